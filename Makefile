@@ -1,0 +1,70 @@
+# Everything a fresh machine needs is Python 3.11 and make: each target builds what it lacks.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := uv==0.13.7
+CODE   := worker operator tests examples bench
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check static fmt lock bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready ## Run a worker against a private Redis and watch it empty a queue (20 s)
+	@$(BIN)/python -m examples.demo
+
+check: static ## Format, lint, types, import contracts and the fast tests
+	$(BIN)/pytest -q -m "not slow"
+
+# The check is not called from here: it would run the fast tests a second time.
+test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q
+	@$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
+static: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests examples
+	$(BIN)/lint-imports
+
+fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds one environment per queue)
+	$(BIN)/python bench/throughput.py $(ARGS)
+
+# The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
+lock: | python-is-fit ## Write requirements/dev.lock anew from pyproject.toml
+	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && $(PYTHON) -m venv "$$tools" && \
+	"$$tools/bin/pip" install -q $(UV) && \
+	"$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes $(UPGRADE) \
+	    --all-extras --group dev --custom-compile-command "make lock" \
+	    --output-file requirements/dev.lock pyproject.toml
+
+clean: ## Remove the virtual environment, caches and build results
+	rm -rf $(VENV) dist build .coverage .coverage.* htmlcov
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: python-is-fit
+python-is-fit:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found. Install Python 3.11 or newer, or say make PYTHON=/path/to/python." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) -V) is too old, 3.11 or newer is needed. Say make PYTHON=/path/to/python3.11." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv." >&2; exit 1; }
+
+# Two stamps: a new lock means a new environment (so that nothing unlocked lingers),
+# a changed pyproject.toml only a new editable install, which takes a second.
+$(VENV)/.locked: requirements/dev.lock | python-is-fit
+	@echo "Preparing $(VENV) from requirements/dev.lock; this happens once."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.locked pyproject.toml
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

