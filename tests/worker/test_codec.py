@@ -1,0 +1,620 @@
+"""The job hash: what is written, what is understood, and what is refused with a reason."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
+
+from rrq.codec import (
+    CLAIMED_FIELDS,
+    build_job_hash,
+    encode_arguments,
+    encode_result,
+    parse_claimed_job,
+    parse_job_hash,
+    parse_job_hash_leniently,
+    storable_text,
+)
+from rrq.exc import InvalidJob, UnreadableJob, UnserializableArguments
+from rrq.job import Job, JobStatus
+
+NOON = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)
+MINIMAL = {
+    b"function_name": b"send",
+    b"job_args": b"[]",
+    b"job_kwargs": b"{}",
+    b"enqueue_time": b"2024-05-06T12:00:00.123456Z",
+    b"current_retries": b"0",
+    b"max_retries": b"5",
+}
+
+
+def claim(fields: dict[bytes, bytes], job_id: bytes = b"j1") -> Job:
+    return parse_claimed_job(job_id, [fields.get(name.encode()) for name in CLAIMED_FIELDS])
+
+
+def parse(fields: dict[bytes, bytes]) -> Job:
+    return parse_job_hash("j1", fields)
+
+
+both_readers = pytest.mark.parametrize("read", [claim, parse])
+Reader = Callable[[dict[bytes, bytes]], Job]
+
+
+# Writing
+
+
+def test_a_full_job_is_written_as_rrq_0_7_writes_it() -> None:
+    job = Job(
+        id="j1",
+        function_name="send",
+        job_args=[1, "é", None],
+        job_kwargs={"to": "☃"},
+        enqueue_time=NOON,
+        status=JobStatus.COMPLETED,
+        current_retries=1,
+        next_scheduled_run_time=NOON.replace(microsecond=0),
+        max_retries=5,
+        job_timeout_seconds=0,
+        result_ttl_seconds=86400,
+        job_unique_key="ключ",
+        completion_time=NOON,
+        result={"ok": True},
+        last_error="boom",
+        queue_name="default",
+        dlq_name="dead",
+    )
+
+    # The values that release 0.7.1 stores for the same job, in its order.
+    assert list(build_job_hash(job).items()) == [
+        ("id", "j1"),
+        ("function_name", "send"),
+        ("enqueue_time", "2024-05-06T12:00:00.123456Z"),
+        ("status", "COMPLETED"),
+        ("current_retries", "1"),
+        ("next_scheduled_run_time", "2024-05-06T12:00:00Z"),
+        ("max_retries", "5"),
+        ("job_timeout_seconds", "0"),
+        ("result_ttl_seconds", "86400"),
+        ("job_unique_key", "ключ"),
+        ("completion_time", "2024-05-06T12:00:00.123456Z"),
+        ("last_error", "boom"),
+        ("queue_name", "default"),
+        ("dlq_name", "dead"),
+        ("job_args", '[1, "\\u00e9", null]'),
+        ("job_kwargs", '{"to": "\\u2603"}'),
+        ("result", '{"ok": true}'),
+    ]
+
+
+def test_fields_without_a_value_are_left_out_except_the_json_ones() -> None:
+    assert build_job_hash(Job(id="j1", function_name="send", enqueue_time=NOON)) == {
+        "id": "j1",
+        "function_name": "send",
+        "enqueue_time": "2024-05-06T12:00:00.123456Z",
+        "status": "PENDING",
+        "current_retries": "0",
+        "max_retries": "3",
+        "job_args": "[]",
+        "job_kwargs": "{}",
+        "result": "null",
+    }
+
+
+def test_the_trace_context_is_written_only_when_present() -> None:
+    job = Job(function_name="send", trace_context={"traceparent": "00-1"})
+
+    assert build_job_hash(job)["trace_context"] == '{"traceparent": "00-1"}'
+
+
+whole_minute_offsets = st.integers(-23 * 60, 23 * 60).map(
+    lambda minutes: timezone(timedelta(minutes=minutes))
+)
+
+
+@given(moment=st.datetimes(timezones=st.one_of(st.none(), st.just(UTC), whole_minute_offsets)))
+def test_times_are_written_as_pydantic_prints_them(moment: datetime) -> None:
+    printed = TypeAdapter(datetime).dump_python(moment, mode="json")
+
+    assert build_job_hash(Job(function_name="f", enqueue_time=moment))["enqueue_time"] == printed
+
+
+def test_arguments_set_to_none_are_written_as_null() -> None:
+    job = Job(function_name="send")
+    job.job_args = job.job_kwargs = None  # type: ignore[assignment]  # assignment is not validated
+
+    fields = build_job_hash(job)
+
+    assert (fields["job_args"], fields["job_kwargs"]) == ("null", "null")
+
+
+def test_a_status_assigned_as_text_is_written() -> None:
+    job = Job(function_name="send")
+    job.status = "FAILED"  # type: ignore[assignment]  # assignment is not validated
+
+    assert build_job_hash(job)["status"] == "FAILED"
+
+
+def test_the_status_unknown_is_never_written() -> None:
+    with pytest.raises(InvalidJob, match="status UNKNOWN"):
+        build_job_hash(Job(function_name="send", status=JobStatus.UNKNOWN))
+
+
+@pytest.mark.parametrize("field", ["id", "function_name", "job_unique_key", "queue_name", "dlq_name"])
+def test_text_that_utf_8_cannot_store_is_refused_by_field(field: str) -> None:
+    job = Job(function_name="send")
+    setattr(job, field, "bad \ud800")
+
+    with pytest.raises(InvalidJob, match=f"Field {field} ") as caught:
+        build_job_hash(job)
+    str(caught.value).encode()
+
+
+def test_an_error_message_with_a_lone_surrogate_is_spelled_out() -> None:
+    job = Job(function_name="send")
+    job.last_error = "no such file: caf\udce9 ☃"
+
+    assert build_job_hash(job)["last_error"] == "no such file: caf\\udce9 ☃"
+
+
+@given(st.text(st.characters(codec=None), max_size=20))
+def test_storable_text_can_be_stored_and_changes_only_surrogates(text: str) -> None:
+    stored = storable_text(text)
+
+    stored.encode()
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        assert stored == text
+
+
+# Arguments
+
+
+class Order:
+    pass
+
+
+def circle() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+def nest(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "culprit"),
+    [
+        ([Order()], {}, r"args\[0\] has type Order"),
+        ([1, {"a": [NOON]}], {}, r"args\[1\]\['a'\]\[0\] has type datetime"),
+        ([], {"blob": b"x"}, r"kwargs\['blob'\] has type bytes"),
+        ([], {"numbers": {1, 2}}, r"kwargs\['numbers'\] has type set"),
+        ([{(1, 2): 3}], {}, r"args\[0\] has a key of type tuple"),
+        ([10**5000], {}, r"args\[0\] of type int"),
+        ([circle()], {}, "contains itself"),
+        ([nest(100_000)], {}, "nested more than 100 levels"),
+    ],
+)
+def test_arguments_that_json_cannot_express_are_refused_by_place_and_type(
+    args: list[Any], kwargs: dict[str, Any], culprit: str
+) -> None:
+    with pytest.raises(UnserializableArguments, match=culprit) as caught:
+        encode_arguments(args, kwargs, "shop.send")
+    assert "'shop.send'" in str(caught.value)
+
+
+def test_saving_a_job_with_bad_arguments_or_result_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="type Order"):
+        build_job_hash(Job(function_name="send", job_args=[Order()]))
+    with pytest.raises(TypeError, match="result has type Order"):
+        build_job_hash(Job(function_name="send", result=Order()))
+
+
+def test_a_value_used_twice_is_not_mistaken_for_a_circle() -> None:
+    shared = [1]
+
+    with pytest.raises(UnserializableArguments, match=r"args\[2\] has type Order"):
+        encode_arguments([shared, shared, Order()], {})
+
+
+def test_what_python_writes_and_reads_beyond_json_passes_as_in_rrq_0_7() -> None:
+    args, kwargs = encode_arguments([float("inf"), "\ud800"], {"\udfff": 1})
+
+    assert (args, kwargs) == ('[Infinity, "\\ud800"]', '{"\\udfff": 1}')
+    assert json.loads(args) == [float("inf"), "\ud800"]
+    assert encode_arguments([float("nan")], {})[0] == "[NaN]"
+
+
+def test_tuples_are_sent_as_lists() -> None:
+    assert encode_arguments((1, (2,)), {}) == ("[1, [2]]", "{}")
+    assert encode_arguments((), {}) == ("[]", "{}")
+
+
+# Results
+
+
+class Receipt(BaseModel):
+    total: float
+    note: str = "☃"
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise OSError("no text for you")
+
+
+class BrokenModel:
+    def model_dump_json(self) -> str:
+        raise KeyError("total")
+
+
+class SilentModel:
+    def model_dump_json(self) -> None:
+        return None
+
+
+class SurrogateModel:
+    def model_dump_json(self) -> str:
+        return '"\ud800"'
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (None, "null"),
+        (0, "0"),
+        ("é", '"\\u00e9"'),
+        ({"a": [1, None]}, '{"a": [1, null]}'),
+        (Receipt(total=1.5), '{"total":1.5,"note":"☃"}'),
+        (datetime(2024, 1, 1, tzinfo=UTC), '"2024-01-01 00:00:00+00:00"'),
+        ({"when": datetime(2024, 1, 1, tzinfo=UTC)}, '{"when": "2024-01-01 00:00:00+00:00"}'),
+    ],
+)
+def test_a_result_is_stored_as_json(result: object, text: str) -> None:
+    assert encode_result(result) == text
+
+
+@pytest.mark.parametrize(
+    ("result", "type_name"),
+    [
+        ({(1, 2): 3}, "dict"),
+        (circle(), "list"),
+        (nest(100_000), "list"),
+        pytest.param(10**5000, "int", id="huge int"),  # pytest could not print it either
+        (Broken(), "Broken"),
+        (BrokenModel(), "BrokenModel"),
+        (SilentModel(), "SilentModel"),
+        (SurrogateModel(), "SurrogateModel"),
+        (Receipt, "ModelMetaclass"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_leaves_a_placeholder(result: object, type_name: str) -> None:
+    assert encode_result(result) == f'"<Unserializable Result: {type_name}>"'
+
+
+# Reading
+
+
+@both_readers
+def test_a_minimal_hash_is_a_job(read: Reader) -> None:
+    job = read(MINIMAL)
+
+    assert job.model_dump(exclude={"status"}) == {
+        "id": "j1",
+        "function_name": "send",
+        "job_args": [],
+        "job_kwargs": {},
+        "enqueue_time": NOON,
+        "current_retries": 0,
+        "next_scheduled_run_time": None,
+        "max_retries": 5,
+        "job_timeout_seconds": None,
+        "result_ttl_seconds": None,
+        "job_unique_key": None,
+        "completion_time": None,
+        "result": None,
+        "last_error": None,
+        "queue_name": None,
+        "dlq_name": None,
+        "trace_context": None,
+    }
+
+
+@both_readers
+def test_a_hash_with_nothing_but_a_function_takes_the_defaults(read: Reader) -> None:
+    before = datetime.now(UTC)
+    job = read({b"function_name": b"send"})
+
+    assert (job.job_args, job.job_kwargs, job.current_retries, job.max_retries) == ([], {}, 0, 3)
+    assert before <= job.enqueue_time <= datetime.now(UTC)
+
+
+def test_a_claimed_job_is_active_whatever_its_form() -> None:
+    assert claim(MINIMAL).status is JobStatus.ACTIVE
+    assert claim({b"function_name": b"send"}).status is JobStatus.ACTIVE
+
+
+def test_a_read_job_behaves_like_a_validated_one() -> None:
+    read, made = claim(MINIMAL), Job(**parse(MINIMAL).model_dump())
+    made.status = JobStatus.ACTIVE
+
+    assert read == made
+    assert read.model_dump_json() == made.model_dump_json()
+    assert list(read.model_dump()) == list(made.model_dump())
+    read.last_error = "boom"
+    assert read.model_copy(deep=True) == read
+    assert repr(read).startswith("Job(id='j1'")
+    assert Job.model_validate(read) is read
+
+
+def test_claimed_jobs_share_nothing() -> None:
+    first, second = claim(MINIMAL), claim(MINIMAL)
+    first.job_args.append(1)
+    first.job_kwargs["k"] = 1
+    first.model_fields_set.clear()
+
+    assert (second.job_args, second.job_kwargs) == ([], {})
+    assert second.model_fields_set == set(Job.model_fields)
+
+
+def test_the_id_is_that_of_the_key() -> None:
+    assert parse_job_hash("right", {**MINIMAL, b"id": b"wrong"}).id == "right"
+    assert claim(MINIMAL, job_id="ключ".encode()).id == "ключ"
+
+
+@both_readers
+@pytest.mark.parametrize(
+    "text",
+    [b"2024-05-06T12:00:00.123456Z", b"2024-05-06T12:00:00.123456+00:00", b"2024-05-06T12:00:00.123456"],
+)
+def test_both_time_suffixes_and_none_mean_utc(read: Reader, text: bytes) -> None:
+    job = read({**MINIMAL, b"enqueue_time": text, b"next_scheduled_run_time": text})
+
+    assert job.enqueue_time == job.next_scheduled_run_time == NOON
+
+
+@both_readers
+@pytest.mark.parametrize("empty", [b"null", b"NULL", b"", None])
+def test_missing_empty_and_null_arguments_are_no_arguments(read: Reader, empty: bytes | None) -> None:
+    fields = {name: value for name, value in MINIMAL.items() if not name.startswith(b"job_")}
+    if empty is not None:
+        fields |= {b"job_args": empty, b"job_kwargs": empty}
+
+    job = read(fields)
+
+    assert (job.job_args, job.job_kwargs) == ([], {})
+
+
+@both_readers
+def test_white_space_around_arguments_is_fine(read: Reader) -> None:
+    job = read({**MINIMAL, b"job_args": b" [1] ", b"job_kwargs": b'\n{"a": 2}\n'})
+
+    assert (job.job_args, job.job_kwargs) == ([1], {"a": 2})
+
+
+@both_readers
+def test_job_params_are_keywords_when_there_is_nothing_else(read: Reader) -> None:
+    fields = {b"function_name": b"send", b"job_params": b'{"to": "me"}'}
+
+    assert read(fields).job_kwargs == {"to": "me"}
+
+
+@both_readers
+def test_job_params_do_not_replace_other_arguments(read: Reader) -> None:
+    fields = {b"function_name": b"send", b"job_args": b"[1]", b"job_params": b'{"to": "me"}'}
+    job = read(fields)
+
+    assert (job.job_args, job.job_kwargs) == ([1], {})
+
+
+@both_readers
+def test_a_whole_float_is_read_as_the_integer_it_is(read: Reader) -> None:
+    assert read({**MINIMAL, b"max_retries": b"3.0"}).max_retries == 3
+
+
+@both_readers
+def test_the_trace_context_is_read(read: Reader) -> None:
+    assert read({**MINIMAL, b"trace_context": b'{"traceparent": "00-1"}'}).trace_context == {
+        "traceparent": "00-1"
+    }
+
+
+@both_readers
+@pytest.mark.parametrize("broken", [b"{", b"[]", b"\xff", b'{"depth": 1}', b"null"])
+def test_a_broken_trace_context_does_not_keep_the_job_from_running(read: Reader, broken: bytes) -> None:
+    assert not read({**MINIMAL, b"trace_context": broken}).trace_context
+
+
+def test_unknown_fields_are_ignored_even_when_they_are_not_utf_8() -> None:
+    fields = {**MINIMAL, b"correlation_context": b"\xff", b"\xff": b"\xff", b"attempt_token": b"7"}
+
+    assert parse(fields).function_name == "send"
+
+
+def test_a_decoded_hash_is_read_too() -> None:
+    job = Job(function_name="sénd", job_args=["☃"], enqueue_time=NOON)
+
+    assert parse_job_hash(job.id, build_job_hash(job)) == job
+
+
+@pytest.mark.parametrize("status", JobStatus)
+@pytest.mark.parametrize("change_case", [str.upper, str.lower, str.title])
+def test_a_status_is_read_in_any_case(status: JobStatus, change_case: Callable[[str], str]) -> None:
+    assert parse({**MINIMAL, b"status": change_case(status.value).encode()}).status is status
+
+
+def test_a_status_from_the_future_is_unknown() -> None:
+    assert parse({**MINIMAL, b"status": b"HIBERNATING"}).status is JobStatus.UNKNOWN
+
+
+@both_readers
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({b"function_name": b"\xff"}, "function_name is not UTF-8"),
+        ({b"queue_name": b"\xff"}, "queue_name is not UTF-8"),
+        ({b"last_error": b"\xff"}, "last_error is not UTF-8"),
+        ({b"job_args": b"[1"}, "job_args is not JSON"),
+        ({b"job_args": b"[1] x"}, "job_args is not JSON"),
+        ({b"job_args": b'["\xff"]'}, "job_args is not UTF-8"),
+        ({b"job_args": b'{"a": 1}'}, "job_args is a dict, not a list"),
+        ({b"job_args": b"1"}, "job_args is a int, not a list"),
+        ({b"job_args": b"[" * 100_000}, "job_args is not JSON"),
+        ({b"job_kwargs": b"[1]"}, "job_kwargs is a list, not an object"),
+        ({b"job_kwargs": b"{'a': 1}"}, "job_kwargs is not JSON"),
+        ({b"job_kwargs": b'""'}, "job_kwargs is a str, not an object"),
+        ({b"current_retries": b"two"}, "current_retries is not an integer"),
+        ({b"max_retries": b""}, "max_retries is not an integer"),
+        ({b"max_retries": b"2.5"}, "max_retries is not an integer"),
+        ({b"max_retries": b"9" * 19}, "max_retries is beyond the 64 bits"),
+        ({b"max_retries": b"9" * 5000}, "max_retries is not an integer"),
+        ({b"job_timeout_seconds": b"None"}, "job_timeout_seconds is not an integer"),
+        ({b"result_ttl_seconds": b"\xff"}, "result_ttl_seconds is not UTF-8"),
+        ({b"enqueue_time": b"yesterday"}, "enqueue_time is not an ISO 8601 time"),
+        ({b"next_scheduled_run_time": b"2024-13-01T00:00:00Z"}, "next_scheduled_run_time is not an ISO"),
+    ],
+)
+def test_a_broken_field_is_named(read: Reader, changes: dict[bytes, bytes], reason: str) -> None:
+    with pytest.raises(UnreadableJob, match=reason) as caught:
+        read({**MINIMAL, **changes})
+    assert caught.value.job_id == "j1"
+
+
+@both_readers
+def test_a_hash_without_a_function_is_no_job(read: Reader) -> None:
+    with pytest.raises(UnreadableJob, match="function_name is missing"):
+        read({name: value for name, value in MINIMAL.items() if name != b"function_name"})
+
+
+@both_readers
+def test_job_params_must_be_an_object(read: Reader) -> None:
+    with pytest.raises(UnreadableJob, match="job_params is a list, not an object"):
+        read({b"function_name": b"send", b"job_params": b"[1]"})
+
+
+def test_a_broken_outcome_is_named_when_the_whole_hash_is_read() -> None:
+    with pytest.raises(UnreadableJob, match="result is not JSON"):
+        parse({**MINIMAL, b"result": b"{"})
+    with pytest.raises(UnreadableJob, match="completion_time is not an ISO 8601 time"):
+        parse({**MINIMAL, b"completion_time": b"soon"})
+
+
+def test_a_job_id_that_is_not_utf_8_is_shown_escaped() -> None:
+    with pytest.raises(UnreadableJob, match="id is not UTF-8") as caught:
+        claim(MINIMAL, job_id=b"j\xff")
+    assert caught.value.job_id == "j\\xff"
+
+
+@pytest.mark.parametrize("size", [0, len(CLAIMED_FIELDS) - 1, len(CLAIMED_FIELDS) + 1])
+def test_a_wrong_number_of_claimed_values_is_a_programming_error(size: int) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        parse_claimed_job(b"j1", [b"send"] * size)
+
+
+# Lenient reading
+
+
+@pytest.mark.parametrize("field", ["job_args", "job_kwargs", "result"])
+def test_lenient_reading_logs_broken_json_and_reads_it_as_empty(
+    field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, logger="rrq.codec"):
+        job = parse_job_hash_leniently("j1", {**MINIMAL, field.encode(): b"{broken"})
+
+    assert not getattr(job, field)
+    assert [(record.job_id, record.field) for record in caplog.records] == [("j1", field)]  # type: ignore[attr-defined]
+    assert "broken" not in caplog.text
+
+
+def test_lenient_reading_still_refuses_what_is_no_job() -> None:
+    with pytest.raises(UnreadableJob, match="job_args is a dict"):
+        parse_job_hash_leniently("j1", {**MINIMAL, b"job_args": b"{}"} | {b"job_args": b'{"a": 1}'})
+    with pytest.raises(UnreadableJob, match="max_retries"):
+        parse_job_hash_leniently("j1", {**MINIMAL, b"max_retries": b"x"})
+
+
+# Round trips
+
+texts = st.text(max_size=10)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+times = st.datetimes(timezones=st.just(UTC))
+counts = st.integers(-(2**63) + 1, 2**63 - 1)
+jobs = st.builds(
+    Job,
+    id=texts,
+    function_name=texts,
+    job_args=st.lists(json_values, max_size=3),
+    job_kwargs=st.dictionaries(texts, json_values, max_size=3),
+    enqueue_time=times,
+    status=st.sampled_from([status for status in JobStatus if status is not JobStatus.UNKNOWN]),
+    current_retries=counts,
+    next_scheduled_run_time=st.none() | times,
+    max_retries=counts,
+    job_timeout_seconds=st.none() | counts,
+    result_ttl_seconds=st.none() | counts,
+    job_unique_key=st.none() | texts,
+    completion_time=st.none() | times,
+    result=json_values,
+    last_error=st.none() | texts,
+    queue_name=st.none() | texts,
+    dlq_name=st.none() | texts,
+    trace_context=st.none() | st.dictionaries(texts, texts, max_size=2),
+)
+
+
+@given(jobs)
+def test_a_job_survives_being_stored(job: Job) -> None:
+    stored = {name.encode(): value.encode() for name, value in build_job_hash(job).items()}
+
+    assert parse_job_hash(job.id, stored) == job
+    assert parse_job_hash_leniently(job.id, stored) == job
+
+
+@given(jobs)
+def test_a_claimed_job_is_the_stored_one_without_its_outcome(job: Job) -> None:
+    stored = {name.encode(): value.encode() for name, value in build_job_hash(job).items()}
+    job.status, job.result, job.completion_time = JobStatus.ACTIVE, None, None
+
+    assert claim(stored, job.id.encode()) == job
+
+
+@given(st.dictionaries(st.sampled_from([name.encode() for name in Job.model_fields]), st.binary(max_size=12)))
+def test_any_hash_is_either_a_job_or_unreadable(fields: dict[bytes, bytes]) -> None:
+    for read in (claim, parse):
+        # Any other exception would fail this test, and in a worker the whole batch.
+        with contextlib.suppress(UnreadableJob):
+            assert read(fields).id == "j1"
+
+
+@given(
+    st.lists(st.binary(max_size=8) | st.none(), min_size=len(CLAIMED_FIELDS), max_size=len(CLAIMED_FIELDS))
+)
+def test_the_fast_reader_agrees_with_the_tolerant_one(values: list[bytes | None]) -> None:
+    fields = {
+        name.encode(): MINIMAL.get(name.encode(), value) if value is not None else None
+        for name, value in zip(CLAIMED_FIELDS, values, strict=True)
+    }
+    present = {name: value for name, value in fields.items() if value is not None}
+
+    def outcome(read: Reader) -> object:
+        try:
+            return read(present).model_dump(exclude={"status", "enqueue_time"})
+        except UnreadableJob as error:
+            return error.reason
+
+    assert outcome(claim) == outcome(parse)

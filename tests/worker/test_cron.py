@@ -1,0 +1,394 @@
+"""Cron expressions against a slow but obvious oracle, and the entries that carry them."""
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES, CronJob, CronSchedule, cron_digest
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def test_a_star_is_every_value() -> None:
+    schedule = CronSchedule("* * * * *")
+
+    assert schedule.minutes == list(range(60))
+    assert schedule.hours == list(range(24))
+    assert schedule.dom == list(range(1, 32))
+    assert schedule.months == list(range(1, 13))
+    assert schedule.dow == list(range(7))
+    assert schedule.dom_all
+    assert schedule.dow_all
+
+
+@pytest.mark.parametrize(
+    ("field", "minutes"),
+    [
+        ("5", [5]),
+        ("1,3,2", [1, 2, 3]),
+        ("10-13", [10, 11, 12, 13]),
+        ("*/20", [0, 20, 40]),
+        ("10-20/5", [10, 15, 20]),
+        ("7/10", [7]),
+        ("0-5/2,4,58-59", [0, 2, 4, 58, 59]),
+        ("*/100", [0]),
+        ("05", [5]),
+    ],
+)
+def test_a_field_lists_its_values(field: str, minutes: list[int]) -> None:
+    assert CronSchedule(f"{field} * * * *").minutes == minutes
+
+
+def test_names_stand_for_numbers_in_any_case() -> None:
+    schedule = CronSchedule("0 0 * JAN-mar,Dec Mon-FRI")
+
+    assert schedule.months == [1, 2, 3, 12]
+    assert schedule.dow == [1, 2, 3, 4, 5]
+    assert (len(MONTH_NAMES), MONTH_NAMES["dec"]) == (12, 12)
+    assert (len(WEEKDAY_NAMES), WEEKDAY_NAMES["sun"]) == (7, 0)
+
+
+def test_seven_is_sunday_too() -> None:
+    assert CronSchedule("0 0 * * 7").dow == [0]
+    assert CronSchedule("0 0 * * 6,7").dow == [0, 6]
+
+
+def test_only_a_bare_star_leaves_a_day_field_open() -> None:
+    schedule = CronSchedule("0 0 */1 * 0-6")
+
+    assert not schedule.dom_all
+    assert not schedule.dow_all
+
+
+@pytest.mark.parametrize("expression", ["", "* * * *", "* * * * * *", "@daily"])
+def test_a_wrong_number_of_fields_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match="must have 5 fields"):
+        CronSchedule(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * 32 * *",
+        "* * * 0 *",
+        "* * * 13 *",
+        "* * * * 8",
+        "1-60 * * * *",
+    ],
+)
+def test_a_number_outside_its_limits_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        CronSchedule(expression)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "x",
+        "",
+        "1,",
+        ",1",
+        "1-",
+        "-1",
+        "1--2",
+        "*/0",
+        "*/x",
+        "*/",
+        "*/-1",
+        "5-1",
+        "1-2-3",
+        "+5",
+        "1_0",
+        "٣",
+        "*-5",
+        "1/2/3",
+    ],
+)
+def test_a_field_that_makes_no_sense_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        CronSchedule(f"{field} * * * *")
+
+
+@pytest.mark.parametrize("weekdays", ["5-7", "sat-sun", "fri-mon"])
+def test_a_weekday_range_across_the_end_of_the_week_is_refused(weekdays: str) -> None:
+    with pytest.raises(ValueError, match="runs backwards"):
+        CronSchedule(f"0 0 * * {weekdays}")
+
+
+def test_a_weekday_name_is_no_month() -> None:
+    with pytest.raises(ValueError, match="not a number"):
+        CronSchedule("0 0 * mon *")
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "expected"),
+    [
+        ("* * * * *", "2024-01-01T00:00:00", "2024-01-01T00:01"),
+        ("* * * * *", "2024-01-01T00:00:59.999999", "2024-01-01T00:01"),
+        ("0 0 * * *", "2024-01-01T00:00", "2024-01-02T00:00"),
+        ("59 23 31 12 *", "2024-12-31T23:59", "2025-12-31T23:59"),
+        ("0 0 31 * *", "2024-01-31T00:00", "2024-03-31T00:00"),
+        ("0 12 29 2 *", "2024-02-29T12:00", "2028-02-29T12:00"),
+        ("0 0 29 2 *", "2096-03-01T00:00", "2104-02-29T00:00"),
+        ("0 9 * * mon", "2024-01-01T09:00", "2024-01-08T09:00"),
+        ("0 9 * * 0", "2024-01-01T09:00", "2024-01-07T09:00"),
+        ("0 0 13 * fri", "2024-01-01T00:00", "2024-01-05T00:00"),
+        ("0 0 13 * fri", "2024-01-12T00:00", "2024-01-13T00:00"),
+        ("0 0 30 2 mon", "2024-02-01T00:00", "2024-02-05T00:00"),
+        ("*/15 8-9 * * *", "2024-01-01T08:45", "2024-01-01T09:00"),
+        ("*/15 8-9 * * *", "2024-01-01T09:45", "2024-01-02T08:00"),
+        ("30 6 1 1,7 *", "2024-01-01T06:30", "2024-07-01T06:30"),
+    ],
+)
+def test_the_next_run_is_found(expression: str, after: str, expected: str) -> None:
+    assert CronSchedule(expression).next_after(at(after)) == at(expected)
+
+
+@pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *"])
+def test_a_date_that_does_not_exist_is_an_error_and_not_an_endless_loop(expression: str) -> None:
+    schedule = CronSchedule(expression)
+
+    with pytest.raises(ValueError, match="never comes due"):
+        schedule.next_after(at("2024-01-01T00:00"))
+
+
+def test_the_end_of_the_calendar_is_an_error() -> None:
+    with pytest.raises(ValueError, match="never comes due"):
+        CronSchedule("* * * * *").next_after(at("9999-12-31T23:59"))
+
+
+@pytest.mark.parametrize(
+    "zone", [None, UTC, timezone(timedelta(hours=5, minutes=45)), ZoneInfo("Europe/Berlin")]
+)
+def test_the_time_zone_is_preserved(zone: timezone | ZoneInfo | None) -> None:
+    found = CronSchedule("30 4 * * *").next_after(datetime(2024, 1, 1, 5, 0, 7, tzinfo=zone))
+
+    assert found == datetime(2024, 1, 2, 4, 30, tzinfo=zone)
+    assert found.tzinfo is zone
+
+
+def test_a_rare_date_is_found_at_once() -> None:
+    schedule = CronSchedule("0 0 29 2 *")
+    started = time.perf_counter()
+    for _ in range(100):
+        schedule.next_after(at("2096-03-01T00:00"))
+
+    # Eight years of minutes are four million; jumping takes some microseconds.
+    assert time.perf_counter() - started < 1.0
+
+
+# The oracle knows nothing of jumps: it asks each minute in turn whether it matches.
+
+
+def matches_field(field: str, value: int, low: int, high: int) -> bool:
+    def matches_part(part: str) -> bool:
+        base, _, step = part.partition("/")
+        ends = (low, high) if base == "*" else tuple(int(end) for end in base.split("-"))
+        first, last = ends[0], ends[-1]
+        return first <= value <= last and (value - first) % int(step or 1) == 0
+
+    return any(matches_part(part) for part in field.split(","))
+
+
+def matches(expression: str, moment: datetime) -> bool:
+    minute, hour, dom, month, dow = expression.split()
+    day_matches = matches_field(dom, moment.day, 1, 31)
+    weekday_matches = matches_field(dow, moment.isoweekday() % 7, 0, 6)
+    both_restricted = dom != "*" and dow != "*"
+    return (
+        matches_field(minute, moment.minute, 0, 59)
+        and matches_field(hour, moment.hour, 0, 23)
+        and matches_field(month, moment.month, 1, 12)
+        and (day_matches or weekday_matches if both_restricted else day_matches and weekday_matches)
+    )
+
+
+def find_by_trying(expression: str, after: datetime, step: timedelta) -> datetime:
+    moment = after.replace(second=0, microsecond=0) + step
+    while not matches(expression, moment):
+        moment += step
+    return moment
+
+
+@st.composite
+def parts(draw: st.DrawFn, low: int, high: int) -> str:
+    first = draw(st.integers(low, high))
+    last = draw(st.integers(first, high))
+    step = draw(st.integers(1, high))
+    return draw(
+        st.sampled_from(
+            [str(first), f"{first}-{last}", f"{first}-{last}/{step}", f"*/{step}", f"{first}/{step}"]
+        )
+    )
+
+
+def fields(low: int, high: int) -> st.SearchStrategy[str]:
+    return st.one_of(st.just("*"), st.lists(parts(low, high), min_size=1, max_size=3).map(",".join))
+
+
+def moments() -> st.SearchStrategy[datetime]:
+    seconds = (at("1970-01-01T00:00").timestamp(), at("2110-01-01T00:00").timestamp())
+    return st.floats(*seconds).map(lambda second: datetime.fromtimestamp(second, UTC))
+
+
+@settings(max_examples=150, deadline=None)
+@given(minute=fields(0, 59), hour=fields(0, 23), dow=fields(0, 6), after=moments())
+def test_next_run_agrees_with_trying_every_minute(minute: str, hour: str, dow: str, after: datetime) -> None:
+    expression = f"{minute} {hour} * * {dow}"
+
+    expected = find_by_trying(expression, after, timedelta(minutes=1))
+
+    assert CronSchedule(expression).next_after(after) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(dom=fields(1, 28), month=fields(1, 12), dow=fields(0, 6), after=moments())
+def test_next_day_agrees_with_trying_every_day(dom: str, month: str, dow: str, after: datetime) -> None:
+    expression = f"0 0 {dom} {month} {dow}"
+    midnight = after.replace(hour=0, minute=0)
+
+    expected = find_by_trying(expression, midnight, timedelta(days=1))
+
+    assert CronSchedule(expression).next_after(after) == expected
+
+
+@given(dom=st.integers(29, 31), after=moments())
+def test_the_end_of_a_month_agrees_with_trying_every_day(dom: int, after: datetime) -> None:
+    expression = f"0 0 {dom} * *"
+    midnight = after.replace(hour=0, minute=0)
+
+    assert CronSchedule(expression).next_after(after) == find_by_trying(
+        expression, midnight, timedelta(days=1)
+    )
+
+
+@given(minute=fields(0, 59), hour=fields(0, 23), dom=fields(1, 28), after=moments())
+def test_the_next_run_is_later_whole_and_matching(minute: str, hour: str, dom: str, after: datetime) -> None:
+    expression = f"{minute} {hour} {dom} * *"
+    found = CronSchedule(expression).next_after(after)
+
+    assert found > after
+    assert (found.second, found.microsecond) == (0, 0)
+    assert matches(expression, found)
+
+
+# Entries
+
+
+def test_an_entry_has_modest_defaults() -> None:
+    entry = CronJob(function_name="report", schedule="0 3 * * *")
+
+    assert (entry.args, entry.kwargs, entry.queue_name, entry.unique) == ([], {}, None, False)
+    assert entry.next_run_time is None
+    assert isinstance(entry._cron, CronSchedule)
+
+
+def test_a_bad_schedule_is_refused_when_the_entry_is_made() -> None:
+    with pytest.raises(ValueError, match="must have 5 fields"):
+        CronJob(function_name="report", schedule="daily")
+
+
+def test_the_next_run_is_left_out_of_dumps() -> None:
+    entry = CronJob(function_name="report", schedule="* * * * *")
+    entry.schedule_next()
+
+    assert "next_run_time" not in entry.model_dump()
+
+
+def test_scheduling_finds_the_next_run_after_now() -> None:
+    entry = CronJob(function_name="report", schedule="0 3 * * *")
+    entry.schedule_next(at("2024-01-01T03:00:30"))
+
+    assert entry.next_run_time == at("2024-01-02T03:00")
+
+
+def test_scheduling_without_a_time_uses_the_clock_in_utc() -> None:
+    entry = CronJob(function_name="report", schedule="* * * * *")
+    before = datetime.now(UTC)
+    entry.schedule_next()
+
+    assert entry.next_run_time is not None
+    assert before < entry.next_run_time <= datetime.now(UTC) + timedelta(minutes=1)
+    assert entry.next_run_time.utcoffset() == timedelta(0)
+
+
+def test_schedules_are_read_in_utc_wherever_now_comes_from() -> None:
+    entry = CronJob(function_name="report", schedule="0 3 * * *")
+    entry.schedule_next(datetime(2024, 7, 1, 4, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+
+    assert entry.next_run_time == at("2024-07-01T03:00")
+
+
+def test_an_entry_never_scheduled_is_scheduled_and_not_yet_due() -> None:
+    entry = CronJob(function_name="report", schedule="* * * * *")
+
+    assert not entry.due(at("2024-01-01T00:00:30"))
+    assert entry.next_run_time == at("2024-01-01T00:01")
+
+
+def test_an_entry_is_due_from_its_run_time_on() -> None:
+    entry = CronJob(function_name="report", schedule="* * * * *", next_run_time=at("2024-01-01T00:01"))
+
+    assert not entry.due(at("2024-01-01T00:00:59.999999"))
+    assert entry.due(at("2024-01-01T00:01"))
+    assert entry.due(at("2025-01-01T00:01"))
+
+
+def test_asking_the_clock_whether_an_entry_is_due() -> None:
+    entry = CronJob(function_name="report", schedule="* * * * *", next_run_time=at("2024-01-01T00:01"))
+
+    assert entry.due()
+
+
+def entry_with(**changes: object) -> CronJob:
+    values: dict[str, object] = {
+        "function_name": "report",
+        "schedule": "0 3 * * mon",
+        "args": [1],
+        "kwargs": {"a": 1, "b": 2},
+        "queue_name": "slow",
+    }
+    return CronJob.model_validate(values | changes)
+
+
+def test_the_digest_is_the_same_in_every_process() -> None:
+    assert cron_digest(entry_with()) == "a066468653832cda6a83e1cd88d6cc0f"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": " 0  3 * * MON"},
+        {"kwargs": {"b": 2, "a": 1}},
+        {"next_run_time": at("2024-01-01T00:00")},
+    ],
+)
+def test_the_digest_ignores_what_does_not_change_the_job(changes: dict[str, object]) -> None:
+    assert cron_digest(entry_with(**changes)) == cron_digest(entry_with())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"function_name": "other"},
+        {"schedule": "1 3 * * mon"},
+        {"args": []},
+        {"kwargs": {"a": 1}},
+        {"queue_name": None},
+    ],
+)
+def test_the_digest_tells_different_entries_apart(changes: dict[str, object]) -> None:
+    assert cron_digest(entry_with(**changes)) != cron_digest(entry_with())
+
+
+def test_the_digest_of_odd_arguments_is_not_an_error() -> None:
+    assert cron_digest(entry_with(args=[at("2024-01-01T00:00")]))

@@ -1,0 +1,211 @@
+"""When a periodic job is due next: cron expressions and the entries that carry them.
+
+Time comes in as an argument wherever a result depends on it. Enqueueing, and agreeing with the
+rest of the fleet on who enqueues a tick, is the worker's and the store's part.
+"""
+
+import calendar
+import hashlib
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from datetime import MAXYEAR, UTC, datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+__all__ = ["MONTH_NAMES", "WEEKDAY_NAMES", "CronJob", "CronSchedule", "cron_digest"]
+
+MONTH_NAMES: Final[dict[str, int]] = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
+    )
+}
+WEEKDAY_NAMES: Final[dict[str, int]] = {
+    name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
+}
+
+# 29 February is missing from eight years in a row around a century that is no leap year; a date
+# not found in nine years does not exist.
+_YEARS_TO_SEARCH: Final = 9
+
+
+class CronSchedule:
+    """A five-field cron expression: minute, hour, day of month, month, day of week (0 = Sunday).
+
+    Each field is a comma list of ``*``, a value or a range ``a-b``, with an optional ``/step``.
+    Months and weekdays also go by their three-letter English names, and 7 is Sunday as well. It
+    stands for 0 before ranges are looked at, so ``5-7`` is refused as running backwards.
+    Raises ValueError for anything else.
+    """
+
+    def __init__(self, expression: str) -> None:
+        fields = expression.split()
+        if len(fields) != 5:
+            raise ValueError(
+                f"Cron expression {expression!r} must have 5 fields "
+                f"(minute hour day month weekday), not {len(fields)}."
+            )
+        minute, hour, day, month, weekday = fields
+        self.minutes = _parse_field(minute, 0, 59)
+        self.hours = _parse_field(hour, 0, 23)
+        self.dom = _parse_field(day, 1, 31)
+        self.months = _parse_field(month, 1, 12, MONTH_NAMES)
+        self.dow = _parse_field(weekday, 0, 6, WEEKDAY_NAMES)
+        self.dom_all = day == "*"
+        self.dow_all = weekday == "*"
+        self._expression = expression
+
+    def next_after(self, dt: datetime) -> datetime:
+        """Return the first matching minute after the minute of ``dt``, in the same time zone.
+
+        Raises ValueError when the schedule names a date that does not exist, such as 30 February,
+        or when the calendar ends first.
+        """
+        for year, month in self._months_from(dt.year, dt.month):
+            first_day = dt.day if (year, month) == (dt.year, dt.month) else 1
+            for day in self._matching_days(year, month, first_day):
+                is_today = (year, month, day) == (dt.year, dt.month, dt.day)
+                time = self._time_after(dt.hour, dt.minute) if is_today else self._first_time()
+                if time is not None:
+                    return datetime(year, month, day, *time, tzinfo=dt.tzinfo)
+        raise ValueError(
+            f"Cron expression {self._expression!r} never comes due after {dt:%Y-%m-%d}: "
+            "its day does not exist in its months. Correct the day or the month."
+        )
+
+    def _months_from(self, year: int, month: int) -> Iterator[tuple[int, int]]:
+        last_year = min(year + _YEARS_TO_SEARCH, MAXYEAR)
+        for number in self.months[bisect_left(self.months, month) :]:
+            yield year, number
+        for later in range(year + 1, last_year + 1):
+            for number in self.months:
+                yield later, number
+
+    def _matching_days(self, year: int, month: int, first_day: int) -> Iterator[int]:
+        first_weekday, length = calendar.monthrange(year, month)
+        for day in range(first_day, length + 1):
+            # monthrange counts weekdays from Monday = 0, cron from Sunday = 0.
+            if self._matches_day(day, (first_weekday + day) % 7):
+                yield day
+
+    def _matches_day(self, day: int, weekday: int) -> bool:
+        if self.dom_all:
+            return self.dow_all or weekday in self.dow
+        if self.dow_all:
+            return day in self.dom
+        # Both restricted: either suffices. Odd, but what every cron has done since the first.
+        return day in self.dom or weekday in self.dow
+
+    def _first_time(self) -> tuple[int, int]:
+        return self.hours[0], self.minutes[0]
+
+    def _time_after(self, hour: int, minute: int) -> tuple[int, int] | None:
+        """Return the first (hour, minute) of the day after the given one; None if there is none."""
+        next_hour = bisect_left(self.hours, hour)
+        if next_hour < len(self.hours) and self.hours[next_hour] == hour:
+            next_minute = bisect_right(self.minutes, minute)
+            if next_minute < len(self.minutes):
+                return hour, self.minutes[next_minute]
+            next_hour += 1
+        if next_hour < len(self.hours):
+            return self.hours[next_hour], self.minutes[0]
+        return None
+
+
+def _parse_field(field: str, low: int, high: int, names: Mapping[str, int] | None = None) -> list[int]:
+    values: set[int] = set()
+    for part in field.split(","):
+        base, slash, step_text = part.partition("/")
+        step = _parse_number(step_text, part) if slash else 1
+        if step == 0:
+            raise ValueError(f"Cron step in {part!r} must be at least 1.")
+        if base == "*":
+            start, end = low, high
+        else:
+            first, dash, last = base.partition("-")
+            start = _parse_value(first, low, high, names or {}, part)
+            # A step on a single value therefore yields just that value, as in RRQ 0.7.
+            end = _parse_value(last, low, high, names or {}, part) if dash else start
+        if start > end:
+            raise ValueError(f"Cron range {part!r} runs backwards; write it as two ranges.")
+        values.update(range(start, end + 1, step))
+    return sorted(values)
+
+
+def _parse_value(text: str, low: int, high: int, names: Mapping[str, int], part: str) -> int:
+    named = names.get(text.lower())
+    if named is not None:
+        return named
+    number = _parse_number(text, part)
+    if names is WEEKDAY_NAMES and number == 7:
+        return 0
+    if not low <= number <= high:
+        raise ValueError(f"Cron value {number} in {part!r} is out of range {low}-{high}.")
+    return number
+
+
+def _parse_number(text: str, part: str) -> int:
+    # int() alone would also take "+5", "1_0" and digits of other scripts.
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"Cron field {part!r} is not understood: {text!r} is not a number.")
+    return int(text)
+
+
+# The mypy plugin of pydantic adds a **kwargs of its own, which collides with the field.
+class CronJob(BaseModel):  # type: ignore[no-redef]
+    """A job to be enqueued whenever its schedule, read in UTC, comes due.
+
+    A bad schedule is a ValueError at construction, not at the first tick.
+    """
+
+    function_name: str
+    schedule: str = Field(description="minute hour day month weekday; one minute is the finest.")
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    queue_name: str | None = None
+    unique: bool = Field(
+        default=False, description="Skip a tick while the job of an earlier one is unfinished."
+    )
+    next_run_time: datetime | None = Field(default=None, exclude=True)
+
+    _cron: CronSchedule = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._cron = CronSchedule(self.schedule)
+
+    def schedule_next(self, now: datetime | None = None) -> None:
+        """Set ``next_run_time`` to the first match after ``now``.
+
+        Raises ValueError when the schedule never comes due.
+        """
+        moment = datetime.now(UTC) if now is None else now
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC)
+        self.next_run_time = self._cron.next_after(moment)
+
+    def due(self, now: datetime | None = None) -> bool:
+        """Tell whether the next run has come; an entry never scheduled is scheduled first."""
+        moment = datetime.now(UTC) if now is None else now
+        if self.next_run_time is None:
+            self.schedule_next(moment)
+        return self.next_run_time is not None and moment >= self.next_run_time
+
+
+def cron_digest(cron_job: CronJob) -> str:
+    """Return a name for this entry that all processes of a fleet agree on.
+
+    Made of what the entry enqueues and when, so that a changed entry counts as a new one, while
+    spacing of the schedule and the order of keyword arguments do not matter.
+    """
+    identity = [
+        cron_job.function_name,
+        " ".join(cron_job.schedule.lower().split()),
+        cron_job.args,
+        cron_job.kwargs,
+        cron_job.queue_name,
+    ]
+    # default=repr: whether arguments can be sent is for enqueue to say, not for a name.
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

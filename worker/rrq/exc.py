@@ -1,0 +1,127 @@
+"""The exception tree: everything RRQ raises on purpose.
+
+::
+
+    Exception
+    ├── RRQError
+    │   ├── RetryJob                   a handler asks for another attempt
+    │   ├── JobNotFound                no job is stored under this id
+    │   ├── RedisUnavailable           a producer could not reach Redis
+    │   ├── EnqueueError               a job was refused before it reached Redis
+    │   │   ├── InvalidJob             … a field has a value no job may have (a ValueError too)
+    │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
+    │   ├── UnreadableJob              a stored hash is not a job
+    │   ├── BurstFailed                a burst could not tell whether its queues are empty
+    │   ├── LeaseLost                  this worker was declared dead and lost its jobs
+    │   ├── HandlerNotFound            no handler is registered for a job
+    │   └── SettingsError              the configuration cannot work
+    └── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
+
+Errors of Redis itself are not wrapped here; ``store.py`` decides which of them become one of these.
+Every class survives pickling, because results cross process borders in some applications.
+"""
+
+__all__ = [
+    "BurstFailed",
+    "EnqueueError",
+    "HandlerNotFound",
+    "InvalidJob",
+    "JobNotFound",
+    "LeaseLost",
+    "MaxRetriesExceeded",
+    "RRQError",
+    "RedisUnavailable",
+    "RetryJob",
+    "SettingsError",
+    "UnreadableJob",
+    "UnserializableArguments",
+]
+
+
+class RRQError(Exception):
+    """Base of all errors that RRQ raises, so that one ``except`` can catch them."""
+
+
+class RetryJob(RRQError):
+    """Raise this in a handler to have the job tried again.
+
+    It counts as an attempt like any failure. ``defer_seconds`` replaces the usual growing delay;
+    ``None`` keeps it.
+    """
+
+    def __init__(self, message: str = "Job requested retry", defer_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.defer_seconds = defer_seconds
+
+
+class JobNotFound(RRQError):
+    """For applications that treat an absent job as an error; the engine returns None instead."""
+
+
+class RedisUnavailable(RRQError):
+    """Redis did not answer a producer, so it is unknown whether the command took effect.
+
+    ``address`` is host and port only: a URL may hold a password, and this text ends up in logs.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"Redis at {self.address} could not be reached: {self.reason}. "
+            "Check RRQ_REDIS_DSN and that Redis accepts connections from here, then try again; "
+            "pass the same _job_id to be sure that the job is queued only once."
+        )
+
+
+class EnqueueError(RRQError):
+    """A job was refused before anything was written to Redis."""
+
+
+class InvalidJob(EnqueueError, ValueError):
+    """A field of the job has a value that cannot be stored or makes no sense."""
+
+
+class UnserializableArguments(EnqueueError, TypeError):
+    """Job data holds something that JSON cannot express.
+
+    Also a TypeError, which is what RRQ 0.7 applications catch.
+    """
+
+
+class UnreadableJob(RRQError):
+    """A job hash in Redis cannot be turned into a ``Job``; ``reason`` names the field at fault."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(job_id, reason)
+        self.job_id = job_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} cannot be read: {self.reason}. "
+            f"Inspect it with 'rrq job show {self.job_id}', then enqueue it anew or delete it."
+        )
+
+
+class BurstFailed(RRQError):
+    """Redis gave no answer for so long that a burst cannot claim to have emptied its queues."""
+
+
+class LeaseLost(RRQError):
+    """The fleet took this worker for dead; its jobs belong to others and must be dropped here."""
+
+
+class HandlerNotFound(RRQError):
+    """A job names a handler that this worker has not registered."""
+
+
+class SettingsError(RRQError):
+    """The settings were read but contradict each other or the installation."""
+
+
+class MaxRetriesExceeded(Exception):
+    """For applications only. Not an RRQError, because RRQ 0.7 code relies on that."""

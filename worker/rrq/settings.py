@@ -1,0 +1,286 @@
+"""Every option of client, worker and store, with its unit and the reason for its default.
+
+Each can be given as keyword argument or as environment variable ``RRQ_<NAME>``; the former wins.
+Applications change fields of a live object, so readers look at the field each time they need it,
+and assignment is not validated. ``.env`` files and ``--settings`` are the business of ``cli.py``;
+turning the DSN into connections, of the store.
+
+No name here may end in ``_host`` or ``_port``, nor contain ``_service_``: Kubernetes injects
+``RRQ_REDIS_PORT=tcp://…`` and the like for a Service called ``rrq-redis``.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rrq.constants import (
+    DEFAULT_DLQ_NAME,
+    DEFAULT_DLQ_RESULT_TTL_SECONDS,
+    DEFAULT_JOB_TIMEOUT_SECONDS,
+    DEFAULT_LOCK_TIMEOUT_EXTENSION_SECONDS,
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_POLL_DELAY_SECONDS,
+    DEFAULT_QUEUE_NAME,
+    DEFAULT_RESULT_TTL_SECONDS,
+    DEFAULT_UNIQUE_JOB_LOCK_TTL_SECONDS,
+)
+from rrq.cron import CronJob
+from rrq.registry import JobRegistry
+
+__all__ = ["RRQSettings"]
+
+# Two renewals may get lost before the lease ends.
+_RENEWALS_PER_LEASE: Final = 3
+
+
+class RRQSettings(BaseSettings):
+    """The configuration of one application."""
+
+    model_config = SettingsConfigDict(env_prefix="RRQ_", extra="ignore", arbitrary_types_allowed=True)
+
+    # What the application brings
+
+    on_startup: Callable[[], Awaitable[None]] | None = Field(
+        default=None, description="Awaited once before a worker claims its first job."
+    )
+    on_shutdown: Callable[[], Awaitable[None]] | None = Field(
+        default=None, description="Awaited once after a worker has drained."
+    )
+    job_registry: JobRegistry | None = Field(
+        default=None, description="The handlers; a worker started by the command line needs one."
+    )
+    cron_jobs: list[CronJob] = Field(
+        default_factory=list,
+        description="Periodic jobs. The objects are kept, not copied: a worker advances them.",
+    )
+    event_handlers: list[str] = Field(
+        default_factory=list, description="Dotted paths of RRQHook classes to load."
+    )
+    metrics_exporter: str | None = Field(
+        default=None, description="'prometheus', 'statsd' or the dotted path of an exporter class."
+    )
+
+    # Redis
+
+    redis_dsn: str = Field(
+        default="redis://localhost:6379/0",
+        # It may hold a password, and settings get printed.
+        repr=False,
+        description=(
+            "Where Redis is: redis://, rediss:// (TLS), unix:// or "
+            "redis+sentinel://user:password@host1:26379,host2:26379/service/db."
+        ),
+    )
+    redis_socket_timeout_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        description=(
+            "How long one command may take. Without a limit a half-open connection, as a lost node "
+            "leaves behind, hangs for ever; five seconds is a third of the lease."
+        ),
+    )
+    redis_connect_timeout_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        description="How long connecting may take: a vanished Pod IP answers nothing at all.",
+    )
+    redis_tls_ca_file: str | None = Field(
+        default=None,
+        description="File with the authority that signed the certificate of Redis, for rediss://.",
+    )
+    redis_sentinel_hosts: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description=(
+            "Sentinels as host:port, comma-separated or as JSON list. Together with "
+            "redis_sentinel_service an alternative to a redis+sentinel:// DSN."
+        ),
+    )
+    redis_sentinel_service: str | None = Field(
+        default=None, description="Name under which the Sentinels know the master."
+    )
+    key_prefix: str = Field(
+        default="rrq:",
+        description=(
+            "Start of every key. 'rrq:' is shared with RRQ 0.7; a hash tag such as '{rrq}:' keeps "
+            "all keys in one slot, which Redis Cluster needs."
+        ),
+    )
+
+    # Jobs
+
+    default_queue_name: str = Field(default=DEFAULT_QUEUE_NAME, description="Queue of jobs that name none.")
+    default_dlq_name: str = Field(
+        default=DEFAULT_DLQ_NAME, description="Dead letter queue for jobs that failed for good."
+    )
+    default_max_retries: int = Field(
+        default=DEFAULT_MAX_RETRIES, description="Attempts in total before a job is dead-lettered."
+    )
+    default_job_timeout_seconds: int = Field(
+        default=DEFAULT_JOB_TIMEOUT_SECONDS,
+        description="Seconds one attempt may take; running out of them is not retried.",
+    )
+    default_lock_timeout_extension_seconds: int = Field(
+        default=DEFAULT_LOCK_TIMEOUT_EXTENSION_SECONDS,
+        description="Seconds a processing lock outlives the timeout of its job, for late clean-up.",
+    )
+    default_result_ttl_seconds: int = Field(
+        default=DEFAULT_RESULT_TTL_SECONDS,
+        description="Seconds a result is kept; 0 keeps it for ever.",
+    )
+    default_dlq_result_ttl_seconds: int = Field(
+        default=DEFAULT_DLQ_RESULT_TTL_SECONDS,
+        gt=0,
+        description="Seconds a dead-lettered job is kept: a week, to look at after a holiday.",
+    )
+    default_unique_job_lock_ttl_seconds: int = Field(
+        default=DEFAULT_UNIQUE_JOB_LOCK_TTL_SECONDS,
+        description="Seconds after which a unique key is free again even if its job never ends.",
+    )
+    max_job_payload_bytes: int = Field(
+        default=8 * 1024 * 1024,
+        ge=0,
+        description=(
+            "Largest arguments, as JSON, that a producer accepts; 0 for no limit. Redis is one "
+            "thread: a huge value stalls every worker, so store the data elsewhere and send its id."
+        ),
+    )
+    expected_job_ttl: int = Field(
+        default=30,
+        description="Seconds a job usually takes; twice that is how long its last run is known.",
+    )
+    base_retry_delay_seconds: float = Field(
+        default=5.0, description="Seconds before the first retry; doubled for each further one."
+    )
+    max_retry_delay_seconds: float = Field(
+        default=3600.0, description="Seconds that the growing retry delay never exceeds."
+    )
+
+    # Worker
+
+    worker_concurrency: int = Field(default=10, description="Jobs in progress at once, per process.")
+    worker_sync_handler_threads: int | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "Threads for plain (non-async) handlers, per process; None for worker_concurrency. "
+            "Fewer when such handlers are heavy, as threads share one CPU."
+        ),
+    )
+    default_poll_delay_seconds: float = Field(
+        default=DEFAULT_POLL_DELAY_SECONDS,
+        description="Seconds to the next look at a queue after the first one that found nothing.",
+    )
+    worker_idle_poll_max_seconds: float = Field(
+        default=1.0,
+        gt=0,
+        description=(
+            "Seconds that the growing delay between empty polls never exceeds. Producers of RRQ "
+            "0.7 wake nobody, so this is how long their jobs may wait for an idle worker."
+        ),
+    )
+    worker_health_check_interval_seconds: int | float = Field(
+        default=60, description="Seconds that decide, with the buffer, how long a record lives."
+    )
+    worker_health_check_ttl_buffer_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="Seconds a health record outlives its interval, so that a late one is no gap.",
+    )
+    worker_lease_seconds: float = Field(
+        default=15.0,
+        gt=0,
+        description=(
+            "Seconds without a sign of life after which the jobs of a worker run elsewhere. "
+            "Shorter recovers sooner; longer forgives slower networks and pauses."
+        ),
+    )
+    worker_lease_renewal_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "Seconds between signs of life; None for a third of the lease, so that two lost ones "
+            "still leave a chance."
+        ),
+    )
+    worker_crash_limit: int = Field(
+        default=3,
+        ge=1,
+        description=("Times a job may take its worker down while running alone before it is dead-lettered."),
+    )
+    worker_loop_stall_limit_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description=(
+            "Seconds the event loop may stand still beyond the deadlines of all its jobs. Until "
+            "a deadline a blocking handler is within its rights; after that the process is hung."
+        ),
+    )
+    worker_shutdown_grace_period_seconds: float = Field(
+        default=10.0,
+        description="Seconds that running jobs get to finish before they are handed back.",
+    )
+    worker_burst_redis_patience_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description=(
+            "Seconds a burst worker waits for an unreachable Redis before it gives up with an "
+            "error: not knowing whether there is work is not the same as being done."
+        ),
+    )
+    worker_burst_linger_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds a burst worker waits for further jobs, such as retries, before it ends.",
+    )
+
+    @property
+    def lease_renewal_seconds(self) -> float:
+        """Seconds between two renewals, with the default worked out."""
+        if self.worker_lease_renewal_seconds is not None:
+            return self.worker_lease_renewal_seconds
+        return self.worker_lease_seconds / _RENEWALS_PER_LEASE
+
+    @property
+    def sync_handler_threads(self) -> int:
+        """Threads for plain handlers, with the default worked out."""
+        if self.worker_sync_handler_threads is not None:
+            return self.worker_sync_handler_threads
+        return self.worker_concurrency
+
+    @field_validator("redis_sentinel_hosts", mode="before")
+    @classmethod
+    def _split_host_list(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return json.loads(value)
+        return [host.strip() for host in value.split(",") if host.strip()]
+
+    @field_validator("key_prefix")
+    @classmethod
+    def _check_key_prefix(cls, value: str) -> str:
+        if not value.endswith(":") or any(character.isspace() for character in value):
+            raise ValueError("a key prefix has no spaces and ends in ':', such as 'shop:'")
+        opening = value.find("{")
+        # Redis Cluster takes "{}" for no tag at all and would spread the keys.
+        if opening >= 0 and value.find("}", opening) <= opening + 1:
+            raise ValueError("a hash tag needs text between its braces, such as '{shop}:'")
+        return value
+
+    @model_validator(mode="after")
+    def _check_lease(self) -> "RRQSettings":
+        if self.lease_renewal_seconds >= self.worker_lease_seconds:
+            raise ValueError(
+                "worker_lease_renewal_seconds must be less than worker_lease_seconds, "
+                "or every lease ends before it is renewed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sentinel(self) -> "RRQSettings":
+        if self.redis_sentinel_hosts and not self.redis_sentinel_service:
+            raise ValueError("redis_sentinel_hosts also needs redis_sentinel_service, the name of the master")
+        return self
