@@ -1,0 +1,112 @@
+"""What this process has in hand: one Attempt per claimed job, from claim to acknowledged outcome.
+
+A result stays in hand until Redis has acknowledged it, and a few seconds longer: a restarted Redis
+may have forgotten the last second of what it acknowledged, and then it is sent once more.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rrq.job import Job
+from rrq.messages import ClaimedJob, Outcome
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Longer than what an append-only file fsynced every second can lose.
+RETENTION_SECONDS = 5.0
+
+
+#: At full speed the last seconds are too many to keep. What is dropped early may run twice after a
+#: restart that lost it, but is never lost.
+MOST_RETAINED = 5_000
+MOST_RETAINED_CHARACTERS = 4_000_000
+
+
+class Attempt:
+    """One claimed job and how far this process has come with it."""
+
+    __slots__ = (
+        "claimed",
+        "is_lost",
+        "is_reported",
+        "is_told_to_cancel",
+        "job",
+        "queue_name",
+        "task",
+        "token",
+    )
+
+    def __init__(self, job: Job, claimed: ClaimedJob) -> None:
+        self.job = job
+        self.claimed = claimed
+        self.token = claimed.token
+        self.queue_name = claimed.queue_name
+        #: Given to somebody else meanwhile; whatever this attempt reports changes nothing.
+        self.is_lost = False
+        self.is_told_to_cancel = False
+        self.is_reported = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class AttemptBook:
+    """All attempts of one worker process."""
+
+    def __init__(self) -> None:
+        # Keyed by the identity of the job object: after a reap the same job id may be in hand
+        # twice, once as a lost attempt that is still ending and once as a new one.
+        self._by_job: dict[int, Attempt] = {}
+        self._reported: deque[tuple[float, ClaimedJob, Outcome]] = deque()
+        self._reported_characters = 0
+        #: Monotonic time by which every job in hand must have ended.
+        self.latest_deadline = 0.0
+
+    def __len__(self) -> int:
+        return len(self._by_job)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._by_job.values()))
+
+    def add(self, attempt: Attempt) -> None:
+        self._by_job[id(attempt.job)] = attempt
+
+    def find(self, job: Job) -> Attempt | None:
+        return self._by_job.get(id(job))
+
+    def find_by_id(self, job_id: str) -> list[Attempt]:
+        """Return the attempts at one job, lost ones included."""
+        return [attempt for attempt in self if attempt.job.id == job_id]
+
+    def owned(self) -> list[Attempt]:
+        """Return the attempts that are still this worker's as far as it knows."""
+        return [attempt for attempt in self._by_job.values() if not attempt.is_lost]
+
+    def has_suspect(self) -> bool:
+        """Tell whether a job is in hand that must run alone."""
+        return len(self._by_job) == 1 and next(iter(self._by_job.values())).claimed.is_suspect
+
+    def drop(self, attempt: Attempt) -> None:
+        """Forget an attempt that leaves nothing to report."""
+        self._by_job.pop(id(attempt.job), None)
+        if not self._by_job:
+            self.latest_deadline = 0.0
+
+    def keep_reported(self, now: float, attempt: Attempt, outcome: Outcome) -> None:
+        """Move an acknowledged attempt to the ones that may have to be reported again."""
+        self.drop(attempt)
+        self._reported.append((now, attempt.claimed._replace(fields=[]), outcome))
+        self._reported_characters += len(outcome.text)
+        while (
+            self._reported[0][0] < now - RETENTION_SECONDS
+            or len(self._reported) > MOST_RETAINED
+            or (self._reported_characters > MOST_RETAINED_CHARACTERS and len(self._reported) > 1)
+        ):
+            _, _, dropped = self._reported.popleft()
+            self._reported_characters -= len(dropped.text)
+
+    def recently_reported(self) -> list[tuple[ClaimedJob, Outcome]]:
+        """Return what was acknowledged within the last seconds."""
+        oldest = monotonic() - RETENTION_SECONDS
+        return [(claimed, outcome) for at, claimed, outcome in self._reported if at >= oldest]

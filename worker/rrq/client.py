@@ -1,0 +1,324 @@
+"""RRQClient: the producer's side. Enqueue jobs, follow them, cancel them.
+
+A producer fails fast: one attempt to reach Redis, then a clear error. Due times are set by the
+clock of Redis, so that a producer whose own clock is wrong neither hastens nor delays its jobs;
+only ``_defer_until`` is absolute.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+from rrq.codec import encode_arguments
+from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
+from rrq.cron import CronJob, cron_digest
+from rrq.exc import EnqueueError, InvalidJob
+from rrq.hooks import HookManager
+from rrq.job import Job, JobResult, JobStatus, new_job_id
+from rrq.messages import CancelCode, CronVerdict, NewJob
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+__all__ = ["JobRequest", "RRQClient"]
+
+_ENDED = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+_BATCH_SIZE = 500
+_NOT_A_JOB = -1
+# One batch is encoded while Redis stores the one before.
+_BATCHES_IN_FLIGHT = 2
+
+Deferral = timedelta | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One job of a batch; the fields mean what the options of ``RRQClient.enqueue`` mean."""
+
+    function_name: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    queue_name: str | None = None
+    job_id: str | None = None
+    unique_key: str | None = None
+    max_retries: int | None = None
+    job_timeout_seconds: int | None = None
+    result_ttl_seconds: int | None = None
+    defer_until: datetime | None = None
+    defer_by: Deferral | None = None
+    trace_context: Mapping[str, str] | None = None
+
+
+class RRQClient:
+    """Enqueues jobs. Building one opens no connection and needs no event loop."""
+
+    def __init__(self, settings: RRQSettings, job_store: JobStore | None = None) -> None:
+        self.settings = settings
+        self._created_store_internally = job_store is None
+        self.job_store = job_store if job_store is not None else JobStore(settings)
+        self._hooks = HookManager(settings)
+        # Unique in the fleet, so that a token never repeats whatever Redis forgets.
+        self._token_base = f"e.{secrets.token_hex(8)}"
+        self._calls = 0
+
+    async def close(self) -> None:
+        """Close the store, unless it was given by the caller."""
+        await self._hooks.close()
+        if self._created_store_internally:
+            await self.job_store.aclose()
+
+    aclose = close
+
+    async def enqueue(
+        self,
+        function_name: str,
+        *args: Any,
+        _queue_name: str | None = None,
+        _job_id: str | None = None,
+        _unique_key: str | None = None,
+        _max_retries: int | None = None,
+        _job_timeout_seconds: int | None = None,
+        _defer_until: datetime | None = None,
+        _defer_by: Deferral | None = None,
+        _result_ttl_seconds: int | None = None,
+        **kwargs: Any,
+    ) -> Job | None:
+        """Queue one job; keywords without underscore go to the handler. A job is always returned.
+
+        A ``_unique_key`` that is held defers the job until the lock runs out. An id used again
+        makes a new job of that id. Raises EnqueueError (or a subclass) for what cannot be a job and
+        RedisUnavailable when Redis gives no answer.
+        """
+        request = JobRequest(
+            function_name,
+            args,
+            kwargs,
+            _queue_name,
+            _job_id,
+            _unique_key,
+            _max_retries,
+            _job_timeout_seconds,
+            _result_ttl_seconds,
+            _defer_until,
+            _defer_by,
+        )
+        return (await self._enqueue_batch([request]))[0]
+
+    async def enqueue_many(
+        self, requests: Iterable[JobRequest], *, batch_size: int = _BATCH_SIZE
+    ) -> list[Job]:
+        """Queue many jobs, one round trip per ``batch_size`` of them.
+
+        Each batch is stored whole or not at all. When one fails, those before it are queued.
+        """
+        source = iter(requests)
+        jobs: list[Job] = []
+        in_flight: list[asyncio.Task[list[Job]]] = []
+        try:
+            while batch := list(islice(source, batch_size)):
+                in_flight.append(asyncio.ensure_future(self._enqueue_batch(batch)))
+                # Lets the batch reach the socket before the next one is encoded.
+                await asyncio.sleep(0)
+                if len(in_flight) >= _BATCHES_IN_FLIGHT:
+                    jobs += await in_flight.pop(0)
+            while in_flight:
+                jobs += await in_flight.pop(0)
+        finally:
+            for task in in_flight:
+                task.cancel()
+            await asyncio.gather(*in_flight, return_exceptions=True)
+        return jobs
+
+    async def enqueue_cron(self, cron_job: CronJob) -> CronVerdict:
+        """Queue the tick at ``cron_job.next_run_time``, unless anybody has done so before."""
+        if cron_job.next_run_time is None:
+            return CronVerdict.AHEAD
+        new_job = self._encode(
+            JobRequest(
+                cron_job.function_name,
+                cron_job.args,
+                cron_job.kwargs,
+                cron_job.queue_name,
+                unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
+            )
+        )
+        tick_ms = int(cron_job.next_run_time.timestamp() * 1000)
+        try:
+            return await self.job_store.fire_cron(cron_digest(cron_job), tick_ms, new_job, self._next_token())
+        except LOST_REPLY_ERRORS as lost:
+            raise self._cut_off(lost) from lost
+
+    async def get_job_status(self, job_id: str) -> JobResult | None:
+        """Return where a job stands, or None when there is none of this id."""
+        return await self._look_at(job_id, wants_event=False)
+
+    async def wait_for_completion(
+        self, job_id: str, *, timeout_seconds: float = 30.0, block_interval_seconds: float = 0.25
+    ) -> JobResult | None:
+        """Wait until a job has ended; None when the time is up or there is no such job.
+
+        An event wakes the wait at once; ``block_interval_seconds`` is how often the job is looked
+        at regardless, for workers that send no events.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        events = self.job_store.keys.events_key(job_id)
+        while True:
+            result = await self._look_at(job_id, wants_event=True)
+            if result is None or result.status in _ENDED:
+                return result
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                return None
+            block_ms = max(1, int(min(remaining, block_interval_seconds) * 1000))
+            try:
+                await self.job_store.redis.xread({events: "0"}, count=1, block=block_ms)
+            except LOST_REPLY_ERRORS as lost:
+                raise self._cut_off(lost) from lost
+
+    async def cancel(self, job_id: str) -> CancelCode:
+        """Cancel a queued job, or tell the worker that runs it; returns what happened."""
+        try:
+            code, _ = await self.job_store.cancel_job(job_id)
+        except LOST_REPLY_ERRORS as lost:
+            raise self._cut_off(lost) from lost
+        return code
+
+    async def _look_at(self, job_id: str, *, wants_event: bool) -> JobResult | None:
+        try:
+            return await self.job_store.watch_job(job_id, wants_event=wants_event)
+        except LOST_REPLY_ERRORS as lost:
+            raise self._cut_off(lost) from lost
+
+    async def _enqueue_batch(self, requests: Sequence[JobRequest]) -> list[Job]:
+        new_jobs = [self._encode(request) for request in requests]
+        try:
+            now_us, due_ms = await self.job_store.enqueue_jobs(new_jobs, self._next_token())
+        except LOST_REPLY_ERRORS as lost:
+            raise self._cut_off(lost) from lost
+        except REDIS_ERRORS as refusal:
+            raise EnqueueError(
+                f"Redis refused {len(new_jobs)} job(s) of function {new_jobs[0].function_name!r}: "
+                f"{refusal}. Nothing of this batch was queued; see to Redis and enqueue again."
+            ) from refusal
+        enqueued_at = datetime.fromtimestamp(now_us / 1_000_000, UTC)
+        now_ms = now_us // 1000
+        jobs = []
+        for request, new_job, due in zip(requests, new_jobs, due_ms, strict=True):
+            if due == _NOT_A_JOB:
+                raise InvalidJob(
+                    f"Job {new_job.job_id} was not queued: its key "
+                    f"{self.job_store.keys.job_key(new_job.job_id)} holds something that is not a "
+                    "job. Choose another id or delete that key."
+                )
+            run_at = enqueued_at if due == now_ms else datetime.fromtimestamp(due / 1000, UTC)
+            jobs.append(_build_job(request, new_job, enqueued_at, run_at))
+        if self._hooks.has_hooks:
+            for job in jobs:
+                await self._hooks.trigger_event("on_job_enqueued", job)
+        return jobs
+
+    def _encode(self, request: JobRequest) -> NewJob:
+        settings = self.settings
+        args, kwargs = encode_arguments(list(request.args), dict(request.kwargs), request.function_name)
+        limit = settings.max_job_payload_bytes
+        if limit and len(args) + len(kwargs) > limit:
+            raise InvalidJob(
+                f"The arguments of a job for {request.function_name!r} take "
+                f"{len(args) + len(kwargs)} bytes, more than max_job_payload_bytes ({limit}). "
+                "Store the data elsewhere and send a reference."
+            )
+        new_job = NewJob(
+            request.job_id or new_job_id(),
+            request.function_name,
+            args,
+            kwargs,
+            request.queue_name or settings.default_queue_name,
+            _whole("max_retries", request.max_retries, settings.default_max_retries),
+            _whole(
+                "job_timeout_seconds",
+                request.job_timeout_seconds,
+                settings.default_job_timeout_seconds,
+            ),
+            _whole(
+                "result_ttl_seconds",
+                request.result_ttl_seconds,
+                settings.default_result_ttl_seconds,
+            ),
+            _due(request.defer_until, request.defer_by),
+            request.unique_key or "",
+            json.dumps(request.trace_context) if request.trace_context else "",
+        )
+        _check_texts(new_job)
+        return new_job
+
+    def _next_token(self) -> str:
+        self._calls += 1
+        return f"{self._token_base}.{self._calls}"
+
+    def _cut_off(self, lost: BaseException) -> RedisCutOff:
+        return RedisCutOff(mask_dsn(self.settings.redis_dsn), str(lost))
+
+
+def _check_texts(job: NewJob) -> None:
+    """Refuse names that cannot be stored, before anything is sent."""
+    if not job.function_name:
+        raise InvalidJob("A job needs a function name; the one given is empty.")
+    for text in (job.function_name, job.job_id, job.queue_name, job.unique_key):
+        if not isinstance(text, str):
+            raise InvalidJob(f"Names, ids and keys of a job are text, not {type(text).__name__}.")
+        if text.isascii():
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidJob(
+                f"{text!r} of a job for {job.function_name!r} holds half of a surrogate pair, which "
+                "UTF-8 cannot store. Decode the text properly, or replace that character."
+            ) from error
+
+
+def _build_job(request: JobRequest, new_job: NewJob, enqueued_at: datetime, run_at: datetime) -> Job:
+    # Every value is already what the model asks for.
+    return Job.model_construct(
+        id=new_job.job_id,
+        function_name=new_job.function_name,
+        job_args=list(request.args),
+        job_kwargs=dict(request.kwargs),
+        enqueue_time=enqueued_at,
+        next_scheduled_run_time=run_at,
+        max_retries=new_job.max_retries,
+        job_timeout_seconds=new_job.job_timeout_seconds,
+        result_ttl_seconds=new_job.result_ttl_seconds,
+        job_unique_key=request.unique_key,
+        queue_name=new_job.queue_name,
+        trace_context=dict(request.trace_context) if request.trace_context else None,
+    )
+
+
+def _whole(name: str, given: float | None, default: float) -> int:
+    """Return an option as the integer that the wire format asks for."""
+    value = default if given is None else given
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise InvalidJob(f"{name} must be a whole number, not {value!r}.")
+
+
+def _due(defer_until: datetime | None, defer_by: Deferral | None) -> str:
+    """Return when a job is due in the words of the enqueue script."""
+    if defer_until is not None:
+        moment = defer_until if defer_until.tzinfo else defer_until.replace(tzinfo=UTC)
+        return f"@{int(moment.timestamp() * 1000)}"
+    if defer_by is None:
+        return ""
+    seconds = defer_by.total_seconds() if isinstance(defer_by, timedelta) else float(defer_by)
+    if not isfinite(seconds):
+        raise InvalidJob(f"_defer_by must be a finite number of seconds, not {defer_by!r}.")
+    return f"+{int(seconds * 1000)}" if seconds > 0 else ""

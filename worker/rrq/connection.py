@@ -1,0 +1,312 @@
+"""How a process reaches Redis: from a DSN to one pipelined connection.
+
+``open_redis`` builds the ordinary client that applications may use. ``Wire`` is what the engine
+itself uses: one connection on which any number of calls are in flight at once, so that a thousand
+concurrent enqueues share a socket and a worker needs no pool. Nothing is ever sent twice from here:
+whether a call whose answer was lost may be repeated is for the caller to know.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+
+import hiredis
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from rrq.exc import RedisUnavailable, SettingsError
+from rrq.scripts import Script
+from rrq.settings import RRQSettings
+
+#: What a call to Redis may raise: its own errors, and those of the socket below.
+REDIS_ERRORS = (RedisError, OSError)
+
+#: After these it is unknown whether the call took effect.
+LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
+
+_NO_RETRY = Retry(NoBackoff(), 0)
+_SMALLEST_POOL = 20
+
+
+class RedisCutOff(RedisUnavailable, RedisConnectionError):
+    """What producers get; also a redis-py error, which applications of 0.7 catch."""
+
+
+def mask_dsn(dsn: str) -> str:
+    """Return the DSN fit for logs: user and password replaced."""
+    parts = urlsplit(dsn)
+    if "@" not in parts.netloc:
+        return dsn
+    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+
+
+def open_redis(settings: RRQSettings) -> Redis:
+    """Return a client for ``settings.redis_dsn``. No connection is opened yet.
+
+    Schemes: ``redis``, ``rediss`` (TLS), ``unix``, ``redis+sentinel://host,host/service/db``,
+    ``redis+cluster``; the last two also with ``rediss``.
+    """
+    scheme = urlsplit(settings.redis_dsn).scheme
+    if scheme.endswith("+sentinel"):
+        return _open_sentinel(settings)
+    if settings.redis_sentinel_service:
+        return _open_sentinel(settings)
+    if scheme.endswith("+cluster"):
+        return _open_cluster(settings)
+    if scheme not in ("redis", "rediss", "unix"):
+        raise SettingsError(
+            f"redis_dsn {mask_dsn(settings.redis_dsn)!r} has the scheme {scheme!r}. Use redis://, "
+            "rediss://, unix://, redis+sentinel:// or redis+cluster://."
+        )
+    options = _connection_options(settings)
+    if scheme == "rediss":
+        options |= _tls_options(settings)
+    pool = BlockingConnectionPool.from_url(
+        settings.redis_dsn,
+        # A pool that raises when it is exhausted loses 80 of 100 parallel enqueues; this one waits.
+        max_connections=max(_SMALLEST_POOL, settings.worker_concurrency),
+        **options,
+    )
+    return Redis.from_pool(pool)
+
+
+def _connection_options(settings: RRQSettings) -> dict[str, Any]:
+    return {
+        "decode_responses": False,
+        "retry_on_timeout": True,
+        "socket_keepalive": True,
+        "socket_timeout": settings.redis_socket_timeout_seconds,
+        "socket_connect_timeout": settings.redis_connect_timeout_seconds,
+        # One reply format for all servers from Redis 6.2 on.
+        "protocol": 2,
+    }
+
+
+def _tls_options(settings: RRQSettings) -> dict[str, Any]:
+    if settings.redis_tls_ca_file is None:
+        return {}
+    return {"ssl_ca_certs": str(settings.redis_tls_ca_file)}
+
+
+def _open_sentinel(settings: RRQSettings) -> Redis:
+    parts = urlsplit(settings.redis_dsn)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    path = parts.path.strip("/").split("/")
+    service = settings.redis_sentinel_service
+    if parts.scheme.endswith("+sentinel"):
+        service = service or path[0]
+        database = path[1] if len(path) > 1 else "0"
+    else:
+        database = path[0]
+    addresses = settings.redis_sentinel_hosts or hosts.split(",")
+    if not service or not all(addresses):
+        raise SettingsError(
+            f"redis_dsn {mask_dsn(settings.redis_dsn)!r} names no Sentinel host or no service. "
+            "Write redis+sentinel://host1:26379,host2:26379/service/0."
+        )
+    user, _, password = credentials.partition(":")
+    options = _connection_options(settings) | {
+        "db": int(database or 0),
+        "username": unquote(user) or None,
+        "password": unquote(password) or None,
+    }
+    if parts.scheme.startswith("rediss"):
+        options |= {"ssl": True} | _tls_options(settings)
+    sentinel_options: dict[str, Any] = {
+        "socket_timeout": settings.redis_socket_timeout_seconds,
+        "socket_connect_timeout": settings.redis_connect_timeout_seconds,
+    }
+    for name, values in parse_qs(parts.query).items():
+        if name in ("sentinel_username", "sentinel_password"):
+            sentinel_options[name.removeprefix("sentinel_")] = values[0]
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py leaves it without types
+        [_address(host) for host in addresses], sentinel_kwargs=sentinel_options
+    )
+    master: Redis = sentinel.master_for(service, **options)
+    return master
+
+
+def _address(host: str) -> tuple[str, int]:
+    name, _, port = host.rpartition(":")
+    return (name, int(port)) if name else (host, 26379)
+
+
+def _open_cluster(settings: RRQSettings) -> Redis:
+    if "{" not in settings.key_prefix or "}" not in settings.key_prefix:
+        raise SettingsError(
+            f"key_prefix {settings.key_prefix!r} has no hash tag, so a Redis Cluster would spread "
+            "the keys of one job over several nodes. Set a prefix such as '{shop}:'."
+        )
+    dsn = settings.redis_dsn.replace("+cluster", "", 1)
+    options = _connection_options(settings)
+    options.pop("retry_on_timeout")
+    if dsn.startswith("rediss"):
+        options |= _tls_options(settings)
+    # RedisCluster shares the commands of Redis, but not its base class.
+    return RedisCluster.from_url(dsn, **options)  # type: ignore[return-value]
+
+
+def _single_node_pool(settings: RRQSettings, redis: Redis) -> Any:
+    """Return a pool that makes plain connections, also where the client is a cluster client."""
+    pool = getattr(redis, "connection_pool", None)
+    if pool is not None:
+        return pool
+    dsn = settings.redis_dsn.replace("+cluster", "", 1)
+    options = _connection_options(settings) | (_tls_options(settings) if dsn.startswith("rediss") else {})
+    return BlockingConnectionPool.from_url(dsn, **options)
+
+
+class _Link:
+    """One open socket, the calls waiting for its answers, and the task that reads them."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connection = connection
+        self.pending: deque[asyncio.Future[Any]] = deque()
+        self.is_open = True
+        self.reader = self.loop.create_task(self._read(), name="rrq-wire-reader")
+
+    async def _read(self) -> None:
+        error: BaseException = RedisConnectionError("The connection to Redis was closed.")
+        try:
+            while True:
+                try:
+                    reply = await self.connection.read_response()
+                except RedisConnectionError:
+                    raise
+                except RedisError as refusal:
+                    # An error that Redis itself answered belongs to the oldest call alone.
+                    self._answer(refusal)
+                else:
+                    self._answer(reply)
+        except LOST_REPLY_ERRORS as lost:
+            error = lost
+        finally:
+            self.close(error)
+            await self.connection.disconnect(nowait=True)
+
+    def _answer(self, reply: Any) -> None:
+        if not self.pending:
+            raise RedisConnectionError("Redis sent an answer that nobody asked for.")
+        future = self.pending.popleft()
+        if future.done():
+            return  # its caller was cancelled meanwhile
+        if isinstance(reply, BaseException):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    def close(self, error: BaseException) -> None:
+        """Fail every call in flight and drop the socket. May be called twice."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self.loop.is_closed():
+            return
+        while self.pending:
+            future = self.pending.popleft()
+            if not future.done():
+                future.set_exception(error)
+        # The reader closes the socket on its way out.
+        if asyncio.current_task() is not self.reader:
+            self.reader.cancel()
+
+
+class Wire:
+    """A connection to Redis that reopens itself and carries many calls at once.
+
+    It binds itself to the event loop that uses it and starts anew on another loop, so that it can
+    be built in synchronous code and survive several ``asyncio.run``.
+    """
+
+    def __init__(self, settings: RRQSettings, redis: Redis) -> None:
+        self._settings = settings
+        self._redis = redis
+        self._pool: Any = None
+        self._link: _Link | None = None
+        self._opening: asyncio.Lock | None = None
+        self._opening_loop: asyncio.AbstractEventLoop | None = None
+        self._moved_to: tuple[str, int] | None = None
+        #: Called for each new socket, before anything is sent on it.
+        self.on_connect: Callable[[], None] | None = None
+
+    async def call(self, *command: Any, timeout_seconds: float | None = None) -> Any:
+        """Send one command and return the answer; a Redis error is raised as itself.
+
+        ``timeout_seconds`` is the time beyond which the connection counts as dead; by default that
+        of the settings. Blocking commands pass their own, longer than the block.
+        """
+        link = self._link
+        if link is None or not link.is_open or link.loop is not asyncio.get_running_loop():
+            link = await self._open()
+        answer = link.loop.create_future()
+        link.pending.append(answer)
+        if timeout_seconds is None:
+            timeout_seconds = self._settings.redis_socket_timeout_seconds
+        timer = link.loop.call_later(timeout_seconds, self._give_up, link, timeout_seconds)
+        try:
+            # Up to the write itself nothing yields, so answers come in the order of `pending`.
+            await link.connection.send_packed_command(hiredis.pack_command(command), check_health=False)
+            return await answer
+        except ReadOnlyError:
+            # The server was demoted by a fail-over: the next call asks for the new master.
+            link.close(RedisConnectionError("The server became a replica."))
+            raise
+        except MovedError as moved:
+            self._moved_to = (moved.host, moved.port)
+            link.close(RedisConnectionError("The slot moved to another node."))
+            return await self.call(*command, timeout_seconds=timeout_seconds)
+        except LOST_REPLY_ERRORS as lost:
+            link.close(lost)
+            raise
+        finally:
+            timer.cancel()
+
+    async def run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """Run a script by its digest; a server that does not know it yet gets the source."""
+        try:
+            return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await self.call("EVAL", script.source, len(keys), *keys, *args)
+
+    async def aclose(self) -> None:
+        """Close the socket. The wire may be used again and then opens a new one."""
+        link, self._link = self._link, None
+        if link is None or link.loop is not asyncio.get_running_loop():
+            return
+        link.close(RedisConnectionError("The connection was closed by this process."))
+        with contextlib.suppress(asyncio.CancelledError):
+            await link.reader
+
+    def _give_up(self, link: _Link, timeout_seconds: float) -> None:
+        link.close(RedisTimeoutError(f"Redis did not answer within {timeout_seconds:g} s."))
+
+    async def _open(self) -> _Link:
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening_loop is not loop:
+            self._opening, self._opening_loop = asyncio.Lock(), loop
+        async with self._opening:
+            if self._link and self._link.is_open and self._link.loop is loop:
+                return self._link
+            if self._pool is None:
+                self._pool = _single_node_pool(self._settings, self._redis)
+            connection: Any = self._pool.make_connection()
+            # Timeouts and retries are ours: redis-py's would cut blocking calls and repeat scripts.
+            connection.retry = _NO_RETRY
+            if self._moved_to:
+                connection.host, connection.port = self._moved_to
+            await connection.connect()
+            connection.socket_timeout = None
+            if self.on_connect:
+                self.on_connect()
+            self._link = _Link(connection)
+            return self._link

@@ -1,0 +1,132 @@
+"""Runs one handler: in the event loop or in a thread, and never longer than its job allows.
+
+What an outcome means for the job is decided in ``worker.py``; this module only calls.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+from rrq.registry import Handler
+
+
+class Deadlines:
+    """Cancels tasks that run too long, with one timer for all of them.
+
+    A timer per job costs more than running a no-op. Here a job costs a dictionary entry, and the
+    timer is touched only by a deadline that comes before the one it waits for.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[asyncio.Task[Any], float] = {}
+        self._expired: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, task: asyncio.Task[Any], timeout_seconds: float) -> None:
+        """Cancel ``task`` unless it is forgotten within the time."""
+        loop = task.get_loop()
+        at = self._at[task] = loop.time() + timeout_seconds
+        if self._timer is None or at < self._timer.when():
+            self._wait_until(loop, at)
+
+    def forget(self, task: asyncio.Task[Any]) -> bool:
+        """Stop watching; True when the task was cancelled by this watch and by nobody else.
+
+        The cancellation is taken back, as ``asyncio.timeout`` does, so that the task can go on.
+        """
+        self._at.pop(task, None)
+        if task not in self._expired:
+            return False
+        self._expired.discard(task)
+        return task.uncancel() == 0
+
+    def _wait_until(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for task in [task for task, at in self._at.items() if at <= now]:
+            del self._at[task]
+            self._expired.add(task)
+            task.cancel()
+        if self._at:
+            self._wait_until(loop, min(self._at.values()))
+
+
+async def call_handler(
+    handler: Handler,
+    is_async: bool,
+    arguments: tuple[dict[str, Any], list[Any], dict[str, Any]],
+    timeout_seconds: float,
+    deadlines: Deadlines,
+    threads: "HandlerThreads",
+) -> Any:
+    """Return what the handler returns, or raise what it raises; TimeoutError when time is up.
+
+    A thread cannot be stopped: on a timeout it goes on in the background and its result is ignored.
+    """
+    context, args, kwargs = arguments
+    if timeout_seconds <= 0:
+        raise TimeoutError
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine always runs in one
+    deadlines.watch(task, timeout_seconds)
+    is_timeout = False
+    try:
+        if is_async:
+            return await handler(context, *args, **kwargs)
+        result = await threads.run(functools.partial(handler, context, *args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError:
+        is_timeout = deadlines.forget(task)
+        if is_timeout:
+            raise TimeoutError from None
+        raise
+    finally:
+        if not is_timeout:
+            deadlines.forget(task)
+
+
+class HandlerThreads:
+    """Daemon threads for handlers that are plain functions, started when first needed.
+
+    Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, so that one handler
+    which never returns would keep a drained worker from ending.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Run ``call`` in a thread with the context variables of the caller."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+        # An idle thread is spoken for at once, so that two calls never count on the same one.
+        if not self._idle.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            threading.Thread(target=self._serve, name="rrq-handler", daemon=True).start()
+        self._work.put((future, functools.partial(context.run, call)))
+        return await asyncio.wrap_future(future)
+
+    def _serve(self) -> None:
+        while True:
+            future, call = self._work.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001  whatever a handler raises is its outcome
+                    future.set_exception(error)
+            del future, call
+            self._idle.release()

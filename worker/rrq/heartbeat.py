@@ -1,0 +1,123 @@
+"""Proves that this worker process is alive.
+
+The lease belongs to the process, not to its jobs: one renewal however many jobs run. It is renewed
+from a thread with a connection of its own, so that a handler which holds the event loop for half a
+minute costs nobody their jobs. The thread must not keep a hung process alive, though: when the loop
+has not turned until the latest deadline of the jobs in hand, ``describe`` returns None, and the
+lease runs out.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from rrq.backoff import jittered_delay_seconds
+from rrq.connection import REDIS_ERRORS
+from rrq.messages import Beat, Renewal
+from rrq.recovery import Sweeper
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_JOIN_SECONDS = 2.0
+
+
+class LeaseKeeper:
+    """Renews the lease of one worker from a daemon thread, listens for orders, and sweeps.
+
+    ``describe`` says what to report (None: do not renew) and ``tell`` receives every answer; both
+    are called in the thread.
+    """
+
+    def __init__(
+        self,
+        settings: RRQSettings,
+        describe: Callable[[], Beat | None],
+        tell: Callable[[Beat, Renewal], None],
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        self._settings = settings
+        self._describe = describe
+        self._tell = tell
+        self._uniform = uniform
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; it beats at once."""
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="rrq-lease", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; the lease then runs out unless the worker deregisters."""
+        thread, self._thread = self._thread, None
+        self._is_stopping = True
+        if thread is None:
+            return
+        if self._loop is not None and thread.is_alive():
+            # The loop may end between the question and the call.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._interrupt)
+        await asyncio.to_thread(thread.join, _JOIN_SECONDS)
+
+    def _interrupt(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._keep())
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        store = JobStore(self._settings)
+        sweeper = Sweeper(store)
+        try:
+            while not self._is_stopping:
+                await self.run_once(store, sweeper)
+        finally:
+            await store.aclose()
+
+    async def run_once(self, store: JobStore, sweeper: Sweeper) -> None:
+        """Beat once, then listen and sweep until the next beat is due."""
+        next_beat_at = monotonic() + self._settings.lease_renewal_seconds
+        beat = self._describe()
+        try:
+            if beat is None:
+                await asyncio.sleep(self._settings.lease_renewal_seconds)
+                return
+            renewal = await store.renew_leases([beat])
+            self._tell(beat, renewal)
+            sweeper.plan(renewal)
+            while not await self._listen(store, sweeper, beat.worker.worker_id, next_beat_at):
+                if monotonic() >= next_beat_at:
+                    return
+        except REDIS_ERRORS as error:
+            logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
+            await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, self._uniform))
+
+    async def _listen(self, store: JobStore, sweeper: Sweeper, worker_id: str, next_beat_at: float) -> bool:
+        """Wait for an order, the next sweep or the next beat; True when an order came.
+
+        What was ordered is learned by beating: the list in the answer is the truth, and the wake-up
+        may be lost without harm.
+        """
+        wait_seconds = next_beat_at - monotonic()
+        until_sweep = sweeper.seconds_until_due()
+        if until_sweep is not None and until_sweep < wait_seconds:
+            if until_sweep > 0 and await store.wait_for_control(worker_id, until_sweep):
+                return True
+            await sweeper.run_once()
+            return False
+        return wait_seconds > 0 and await store.wait_for_control(worker_id, wait_seconds)

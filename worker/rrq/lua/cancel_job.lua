@@ -1,0 +1,32 @@
+-- cancel_job: end a queued job, or have a running one ended by its worker.
+-- needs: context, wake, settle, give_back
+-- The first of finish and cancel wins: a mark that is there when the finish comes turns it into a
+-- cancellation; a finish that came first leaves nothing to cancel.
+-- ARGV     1 key prefix   2 job id
+-- Returns  {code, status}: 1 cancelled while queued   2 its worker was told   0 no such job
+--          -1 it has ended already   -2 it runs on a worker that cannot be told (RRQ 0.7)
+local id = ARGV[2]
+local job = prefix .. 'job:' .. id
+local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'queue_name', 'attempt_token',
+  'job_unique_key', 'result_ttl_seconds', 'waited_for')
+if seen.err or redis.call('EXISTS', job) == 0 then return {0, ''} end
+local status, worker_id = string.upper(seen[1] or ''), seen[2]
+if redis.call('ZREM', home_queue(nil, seen[3]), id) == 1 then
+  redis.call('HSET', job, 'attempt_token', (seen[4] or '') .. '.cancelled')
+  mark_cancelled(id, tonumber(seen[6] or '') or 86400, seen[5], seen[7])
+  return {1, status}
+end
+if status == 'ACTIVE' then
+  if not worker_id or not redis.call('ZSCORE', prefix .. 'active:jobs:' .. worker_id, id) then
+    return {-2, status}
+  end
+  redis.call('HSET', job, 'cancel_requested', '1')
+  local cancel, control = prefix .. 'cancel:' .. worker_id, prefix .. 'control:' .. worker_id
+  redis.call('SADD', cancel, id)
+  redis.call('EXPIRE', cancel, 86400)
+  redis.call('RPUSH', control, 'cancel')
+  redis.call('LTRIM', control, -10, -1)
+  redis.call('EXPIRE', control, 60)
+  return {2, status}
+end
+return {-1, status}

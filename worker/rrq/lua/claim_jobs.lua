@@ -1,0 +1,183 @@
+-- claim_jobs: hand due jobs to one worker, each to nobody else.
+-- needs: context, wake, settle, claimed_fields
+-- Lock first, remove second: an 0.7 worker writes a retry as "add to queue, then drop the lock", and
+-- a claim that removed first would lose the job in between.
+-- KEYS     1 leases   2 active set of the worker   3 worker record   4 guard   5 drain flag of its pod
+--          then the queues, in order of preference
+-- ARGV     1 key prefix   2 worker id   3 incarnation ('' = caller without a lease)   4 token base
+--          5 how many   6 default job timeout (s)   7 lock extension (s)   8 lock TTL (ms), 0 = by job
+--          9 wait if there is too little (ms), 0 = the caller will not wait
+--          10 dead letter list   11 dead letter TTL (s)
+--          12… ids to claim, due or not, instead of what is due
+-- Returns  {code, now ms, next due ms or -1, more due left 0/1, leases ended 0/1, suspect waits 0/1,
+--           ids without a job, ids of unreadable jobs, jobs}
+--          code: 1 answered   0 lease lost   2 pod drains   3 too early after a restart of Redis
+--          job:  {id, index of its queue, due score, token before, claim fields…}
+local leases, active, record, guard, drain = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local worker_id, incarnation, token_base = ARGV[2], ARGV[3], ARGV[4]
+local wanted, lock_ttl_ms, wait_ms = tonumber(ARGV[5]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local default_timeout_s, extension_s = tonumber(ARGV[6]), tonumber(ARGV[7])
+local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
+local FIRST_QUEUE, FIRST_ID = 6, 12
+-- How far past locked or suspect entries to look in one queue before leaving the rest for later.
+local LOOK_AHEAD = 1000
+local MAX_MS = 2 ^ 52
+
+local jobs, missing, unreadable = {}, {}, {}
+local next_due_ms, more_due, suspect_waits = -1, 0, 0
+local leases_ended = #redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 1)
+local function answer(code)
+  return {code, now_ms, next_due_ms, more_due, leases_ended, suspect_waits, missing, unreadable, jobs}
+end
+
+if incarnation ~= '' then
+  local lease_ends_ms = tonumber(redis.call('ZSCORE', leases, worker_id) or '')
+  if not lease_ends_ms or lease_ends_ms <= now_ms
+    or redis.call('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
+  if redis.call('EXISTS', drain) == 1 then return answer(2) end
+  local not_before_ms = tonumber(redis.call('HGET', guard, 'claim_not_before_ms') or '')
+  if not_before_ms and now_ms < not_before_ms then
+    next_due_ms = not_before_ms
+    return answer(3)
+  end
+end
+
+-- The worker is awake. This is also the first write, and one that Redis allows when it is out of
+-- memory: after it the writes below are allowed too, so that a full Redis can still be drained.
+for q = FIRST_QUEUE, #KEYS do
+  local waiting = prefix .. 'waiting:' .. KEYS[q]
+  if redis.call('ZREM', waiting, worker_id) == 1 and redis.call('EXISTS', waiting) == 0 then
+    redis.call('DEL', prefix .. 'wake:' .. KEYS[q])
+  end
+end
+
+local held = redis.call('ZCARD', active)
+local start_iso, start_s = iso(now_us), math.floor(now_us / 1000000)
+
+-- True when the lock is this worker's now. A lock whose holder shows no sign of life is stale.
+local function take_lock(id, ttl_ms)
+  local lock = prefix .. 'lock:job:' .. id
+  if redis.call('SET', lock, worker_id, 'NX', 'PX', ttl_ms) then return true end
+  local holder = redis.pcall('GET', lock)
+  if type(holder) ~= 'string' or redis.call('ZSCORE', leases, holder)
+    or redis.call('EXISTS', prefix .. 'health:worker:' .. holder) == 1
+    or redis.call('ZSCORE', prefix .. 'active:jobs:' .. holder, id) then return false end
+  redis.call('SET', lock, worker_id, 'PX', ttl_ms)
+  return true
+end
+
+-- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
+-- One worker at a time is asked to let its other jobs end and come back for it.
+local function may_take_suspect(job)
+  if held == 0 and #jobs == 0 then return true end
+  if redis.call('HGET', job, 'reserved_until_ms') then
+    local reserved = redis.call('HMGET', job, 'reserved_until_ms', 'reserved_by')
+    if tonumber(reserved[1]) > now_ms and reserved[2] ~= worker_id then return false end
+  end
+  redis.call('HSET', job, 'reserved_until_ms', now_ms + 30000, 'reserved_by', worker_id)
+  suspect_waits = 1
+  return false
+end
+
+-- What cannot be read as a job must not come up again and again, nor vanish: the key is kept aside.
+local function set_aside(id, job, kind)
+  redis.call('RENAME', job, job .. ':unreadable')
+  redis.call('EXPIRE', job .. ':unreadable', dlq_ttl_s)
+  bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to '
+    .. job .. ':unreadable.', dlq_ttl_s)
+  unreadable[#unreadable + 1] = id
+end
+
+-- Try one id. Returns 'taken', 'gone' (no longer in the queue) or 'left' (it stays queued).
+local function try_claim(id, score, q, taken)
+  local job = prefix .. 'job:' .. id
+  local fields = redis.pcall('HMGET', job, unpack(CLAIMED_FIELDS))
+  if fields.err then
+    set_aside(id, job, redis.call('TYPE', job).ok)
+    return 'gone'
+  end
+  local known = fields[1] or redis.call('EXISTS', job) == 1
+  if not known and incarnation ~= '' then
+    missing[#missing + 1] = id
+    return 'gone'
+  end
+  local is_suspect = fields[#CLAIMED_FIELDS]
+  if is_suspect and not may_take_suspect(job) then return 'left' end
+  local ttl_ms = lock_ttl_ms
+  if ttl_ms == 0 then
+    ttl_ms = lock_ttl_ms_of(fields[TIMEOUT_FIELD], default_timeout_s, extension_s)
+  end
+  if not take_lock(id, ttl_ms) then return 'left' end
+  if known then
+    redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
+      'attempt_token', token_base .. '.' .. (#jobs + 1), 'claimed_queue', KEYS[q],
+      'claimed_score', score)
+    redis.call('PERSIST', job)
+    taken[#taken + 1] = start_s
+    taken[#taken + 1] = id
+  end
+  jobs[#jobs + 1] = {id, q - FIRST_QUEUE + 1, score, fields}
+  return is_suspect and 'alone' or 'taken'
+end
+
+-- Take what one scan found; returns how many entries stay queued in front of what comes next.
+local function claim_page(page, q)
+  local taken, gone, left = {}, {}, 0
+  for i = 1, #page, 2 do
+    if #jobs >= wanted then break end
+    local verdict = try_claim(page[i], page[i + 1], q, taken)
+    if verdict == 'left' then left = left + 1 else gone[#gone + 1] = page[i] end
+    if verdict == 'alone' then wanted = #jobs end
+  end
+  if #gone > 0 then redis.call('ZREM', KEYS[q], unpack(gone)) end
+  if #taken > 0 then
+    redis.call('ZADD', active, unpack(taken))
+    -- Without a lease of its own a caller is given until its lock ends; then its jobs are reaped.
+    if incarnation == '' then redis.call('ZADD', leases, 'NX', now_ms + lock_ttl_ms, worker_id) end
+  end
+  return left
+end
+
+for q = FIRST_QUEUE, #KEYS do
+  if #ARGV >= FIRST_ID then
+    for i = FIRST_ID, #ARGV do
+      local score = redis.call('ZSCORE', KEYS[q], ARGV[i])
+      if score then claim_page({ARGV[i], score}, q) end
+    end
+  else
+    local skipped = 0
+    while #jobs < wanted and skipped < LOOK_AHEAD do
+      -- unpack and the Lua stack bear a few thousand entries; a page stays well below.
+      local size = math.min(wanted - #jobs, 500)
+      local page = redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'WITHSCORES',
+        'LIMIT', skipped, size)
+      skipped = skipped + claim_page(page, q)
+      if #page < size * 2 then break end
+    end
+    if #jobs >= wanted then
+      if #redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'LIMIT', skipped, 1) == 1 then
+        more_due = 1
+        wake(KEYS[q], 1)
+      end
+      break
+    end
+    local ahead = redis.call('ZRANGEBYSCORE', KEYS[q], '(' .. digits(now_ms), '+inf', 'WITHSCORES',
+      'LIMIT', 0, 1)
+    -- A score may be as far away as +inf, which no integer reply can carry.
+    local due_ms = math.min(tonumber(ahead[2] or '') or MAX_MS, MAX_MS)
+    if due_ms < MAX_MS and (next_due_ms < 0 or due_ms < next_due_ms) then
+      next_due_ms = math.ceil(due_ms)
+    end
+  end
+end
+
+-- Announcing the wait in the same step as finding too little leaves no gap for a job to slip through.
+if #jobs < wanted and wait_ms > 0 then
+  for q = FIRST_QUEUE, #KEYS do
+    local waiting = prefix .. 'waiting:' .. KEYS[q]
+    redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms)
+    redis.call('ZADD', waiting, now_ms + wait_ms, worker_id)
+    redis.call('PEXPIRE', waiting, wait_ms + 60000)
+  end
+end
+return answer(1)

@@ -1,0 +1,76 @@
+-- reap_workers: give back the jobs of workers that are gone.
+-- needs: context, wake, settle, give_back, guard
+-- Called with no name it sweeps for leases that have ended. Called with a name it is a death
+-- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
+-- Proof is exempt from the outage guard, which only protects workers that may still be alive.
+-- KEYS     1 leases   2 guard   3 active workers   4 counters
+-- ARGV     1 key prefix   2 lease (ms)   3 most jobs to give back in this call
+--          4 dead letter list   5 dead letter TTL (s)   6 crash limit
+--          with a certificate: 7 worker id   8 incarnation   9 cause as JSON, '' = not a crash
+-- Returns  {jobs given back, jobs buried, workers reaped, more to do 0/1, put off until ms or -1}
+local leases, guard, active_workers, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])
+local dlq, dlq_ttl_s, crash_limit = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local certified, incarnation, cause = ARGV[7], ARGV[8], ARGV[9]
+local returned, buried, reaped, seen_jobs = 0, 0, 0, 0
+
+-- Fair blame. Whatever was in hand in a crash becomes a suspect and reruns freely; only a crash
+-- while running alone counts. Without a cause (lease end, drain, lost node) nobody is suspected.
+local function blame_for(was_alone)
+  if not cause or cause == '' then return nil end
+  return function(job, id, fields)
+    local history = redis.call('HGET', job, 'crash_history')
+    local entries = history and cjson.decode(history) or {}
+    entries[#entries + 1] = cjson.decode(cause)
+    while #entries > 10 do table.remove(entries, 1) end
+    redis.call('HSET', job, 'suspect', '1', 'crash_history', cjson.encode(entries))
+    if not was_alone then return false end
+    if redis.call('HINCRBY', job, 'crashes', 1) < crash_limit then return false end
+    bury(id, dlq, 'The job ended its worker process ' .. crash_limit
+      .. ' times while running alone; last: ' .. cause, dlq_ttl_s, fields[8], fields[10])
+    buried = buried + 1
+    return true
+  end
+end
+
+local function forget_worker(id)
+  redis.call('ZREM', leases, id)
+  redis.call('ZREM', active_workers, id)
+  redis.call('DEL', prefix .. 'workers:info:' .. id, prefix .. 'health:worker:' .. id,
+    prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
+  reaped = reaped + 1
+end
+
+local function reap(id, reason)
+  local active = prefix .. 'active:jobs:' .. id
+  local jobs = redis.call('ZRANGE', active, 0, most - seen_jobs - 1)
+  local blame = blame_for(redis.call('ZCARD', active) == 1)
+  for _, job_id in ipairs(jobs) do
+    returned = returned + give_back(job_id, id, reason, blame)
+    seen_jobs = seen_jobs + 1
+  end
+  if redis.call('ZCARD', active) == 0 then forget_worker(id) end
+end
+
+local function answer(more, put_off_ms)
+  if returned > 0 then redis.call('HINCRBY', counters, 'reaped', returned) end
+  if buried > 0 then redis.call('HINCRBY', counters, 'dead', buried) end
+  return {returned, buried, reaped, more, put_off_ms}
+end
+
+if certified then
+  local known = redis.call('HGET', prefix .. 'workers:info:' .. certified, 'incarnation')
+  if known ~= incarnation then return answer(0, -1) end
+  reap(certified, 'Worker ' .. certified .. ' died while running this job. Re-queued.')
+  return answer(redis.call('ZCARD', prefix .. 'active:jobs:' .. certified) > 0 and 1 or 0, -1)
+end
+
+local state = read_guard(guard)
+if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end
+if now_ms < state.reap_not_before_ms then return answer(0, state.reap_not_before_ms) end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 100)) do
+  if seen_jobs >= most then break end
+  reap(id, 'Worker ' .. id .. ' stopped renewing its lease while running this job. Re-queued.')
+end
+local rest = redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 1)
+return answer(#rest, -1)

@@ -1,0 +1,55 @@
+-- reconcile_worker: make Redis and a worker agree on what the worker holds.
+-- needs: context, wake, settle, give_back
+-- A claim whose reply was cut leaves jobs that nobody runs; a restart of Redis may forget a claim
+-- that is being run, or a finish that was acknowledged. The worker's list is the truth about what
+-- runs; the tokens are the truth about whose it is.
+-- KEYS     1 leases   2 active set of the worker   3 worker record
+-- ARGV     1 key prefix   2 worker id   3 incarnation   4 default job timeout (s)   5 lock extension (s)
+--          then per attempt: id, token, token before the claim, queue, due score
+-- Returns  {code, jobs given back, claims set up again, positions of attempts no longer owned…}
+--          code: 1 reconciled   0 lease lost, nothing done
+local leases, active, record = KEYS[1], KEYS[2], KEYS[3]
+local worker_id, incarnation = ARGV[2], ARGV[3]
+local default_timeout_s, extension_s = tonumber(ARGV[4]), tonumber(ARGV[5])
+local FIRST, FIELDS_PER_ATTEMPT = 5, 5
+if not redis.call('ZSCORE', leases, worker_id)
+  or redis.call('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
+
+-- Redis went back to before the claim: still queued, token as it was then, and nobody has the lock.
+local function claim_again(id, token, token_before, queue, score)
+  local job = prefix .. 'job:' .. id
+  local seen = redis.call('HMGET', job, 'attempt_token', 'job_timeout_seconds')
+  if (seen[1] or '') ~= token_before or not redis.call('ZSCORE', queue, id) then return false end
+  local lock_ttl_ms = lock_ttl_ms_of(seen[2], default_timeout_s, extension_s)
+  if not redis.call('SET', prefix .. 'lock:job:' .. id, worker_id, 'NX', 'PX', lock_ttl_ms) then
+    return false
+  end
+  redis.call('ZREM', queue, id)
+  redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', iso(now_us), 'worker_id', worker_id,
+    'attempt_token', token, 'claimed_queue', queue, 'claimed_score', score)
+  redis.call('PERSIST', job)
+  redis.call('ZADD', active, math.floor(now_us / 1000000), id)
+  return true
+end
+
+local known, lost, given_back, set_up = {}, {}, 0, 0
+for at = FIRST, #ARGV - 1, FIELDS_PER_ATTEMPT do
+  local id, token = ARGV[at + 1], ARGV[at + 2]
+  local current = redis.pcall('HGET', prefix .. 'job:' .. id, 'attempt_token')
+  if current == token then
+    known[id] = true
+  elseif type(current) ~= 'table'
+    and claim_again(id, token, ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]) then
+    known[id] = true
+    set_up = set_up + 1
+  else
+    lost[#lost + 1] = (at - FIRST) / FIELDS_PER_ATTEMPT + 1
+  end
+end
+for _, id in ipairs(redis.call('ZRANGE', active, 0, -1)) do
+  if not known[id] then
+    given_back = given_back
+      + give_back(id, worker_id, 'Claimed, but the answer never reached the worker. Re-queued.')
+  end
+end
+return {1, given_back, set_up, unpack(lost)}

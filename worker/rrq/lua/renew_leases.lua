@@ -1,0 +1,78 @@
+-- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
+-- needs: context, wake, settle, give_back, guard
+-- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
+-- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)
+--          then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
+--          health TTL (s), queues (JSON list)
+-- Returns  {now ms, when the next lease ends in ms or -1, then per worker {state, draining 0/1,
+--          size of its active set, ids to cancel…}}
+--          state: 1 alive   0 reaped (its lease ended and its jobs were given to others)
+--                 2 the id belongs to another living process
+local leases, guard = KEYS[1], KEYS[2]
+local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
+local FIELDS_PER_WORKER = 8
+
+local state = read_guard(guard)
+-- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
+local info = redis.pcall('INFO', 'server')
+local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
+local has_restarted = state.run_id and run_id ~= state.run_id
+if has_restarted or beats_have_stopped(state, lease_ms) then
+  put_off_reaping(guard, state, lease_ms)
+  -- A restart may have forgotten claims. Their owners set them up again before others may claim.
+  if has_restarted then redis.call('HSET', guard, 'claim_not_before_ms', now_ms + renewal_ms) end
+end
+redis.call('HSET', guard, 'last_beat_ms', now_ms, 'run_id', run_id or '')
+
+-- A new process under the id of a dead one first gives back what the dead one held.
+local function register(id, incarnation, record)
+  local known = redis.call('HGET', record, 'incarnation')
+  if known ~= incarnation then
+    local ends_ms = tonumber(redis.call('ZSCORE', leases, id) or '')
+    if known and ends_ms and ends_ms > now_ms then return false end
+    for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
+      give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.')
+    end
+  end
+  return true
+end
+
+-- Ids that were to be cancelled and are still in hand; the rest have ended by themselves.
+local function cancellations(id)
+  local cancel, found = prefix .. 'cancel:' .. id, {}
+  for _, job_id in ipairs(redis.call('SMEMBERS', cancel)) do
+    if redis.call('ZSCORE', prefix .. 'active:jobs:' .. id, job_id) then found[#found + 1] = job_id
+    else redis.call('SREM', cancel, job_id) end
+  end
+  return found
+end
+
+local function beat(at)
+  local id, incarnation, is_new, pod_uid = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] == '1', ARGV[at + 4]
+  local record = prefix .. 'workers:info:' .. id
+  if is_new then
+    if not register(id, incarnation, record) then return {2, 0, 0} end
+  elseif redis.call('HGET', record, 'incarnation') ~= incarnation
+    or not redis.call('ZSCORE', leases, id) then return {0, 0, 0} end
+  redis.call('ZADD', leases, now_ms + lease_ms, id)
+  local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
+  redis.call('HSET', record, 'incarnation', incarnation, 'pod_uid', pod_uid,
+    'capacity', ARGV[at + 5], 'queues', ARGV[at + 8])
+  redis.call('PEXPIRE', record, lease_ms * 20)
+  redis.call('SET', prefix .. 'health:worker:' .. id, ARGV[at + 6], 'EX', ARGV[at + 7])
+  redis.call('ZADD', KEYS[3], now_us / 1000000, id)
+  for _, queue in ipairs(cjson.decode(ARGV[at + 8])) do
+    redis.call('ZADD', KEYS[4], now_us / 1000000, queue)
+  end
+  redis.call('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
+    'timestamp', string.format('%.6f', now_us / 1000000), 'worker_id', id)
+  local reply = {1, draining, redis.call('ZCARD', prefix .. 'active:jobs:' .. id)}
+  for _, job_id in ipairs(cancellations(id)) do reply[#reply + 1] = job_id end
+  return reply
+end
+
+local replies = {now_ms, -1}
+for at = 3, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
+local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+if first[2] then replies[2] = math.max(tonumber(first[2]), state.reap_not_before_ms) end
+return replies

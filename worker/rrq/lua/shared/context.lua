@@ -1,0 +1,36 @@
+-- context: what every script starts from: the key prefix and one reading of Redis's own clock.
+-- Client clocks differ from each other and jump; no decision about due times or leases uses them.
+local prefix = ARGV[1]
+local time = redis.call('TIME')
+local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local now_ms = math.floor(now_us / 1000)
+
+-- Lua prints a large number as 1.7e+12; Redis and Python want all of its digits.
+local function digits(number) return string.format('%.0f', number) end
+
+-- A time in microseconds as ISO 8601 in UTC; Lua inside Redis has no os.date. Days are counted in
+-- years that begin in March, so that the leap day comes last and every other month is regular.
+local function iso(us, suffix)
+  local seconds = math.floor(us / 1000000)
+  local days = math.floor(seconds / 86400)
+  local of_day = seconds - days * 86400
+  local shifted = days + 719468
+  local era = math.floor(shifted / 146097)
+  local of_era = shifted - era * 146097
+  local year = math.floor((of_era - math.floor(of_era / 1460) + math.floor(of_era / 36524)
+    - math.floor(of_era / 146096)) / 365)
+  local of_year = of_era - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * of_year + 2) / 153)
+  local day = of_year - math.floor((153 * month + 2) / 5) + 1
+  month = month < 10 and month + 3 or month - 9
+  year = year + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06d%s', year, month, day,
+    math.floor(of_day / 3600), math.floor(of_day / 60) % 60, of_day % 60, us % 1000000,
+    suffix or 'Z')
+end
+
+-- How long a processing lock lives: the time the job may take, and a little more.
+local function lock_ttl_ms_of(timeout_field, default_timeout_s, extension_s)
+  local timeout_s = tonumber(timeout_field or '') or default_timeout_s
+  return math.max(1, math.floor((timeout_s + extension_s) * 1000))
+end

@@ -1,0 +1,51 @@
+-- give_back: return the jobs of a worker to where they came from.
+-- needs: context, wake, settle
+
+-- The queue a job was claimed from. Other engines leave no claimed_queue; their queue_name may be
+-- bare or a full key.
+local function home_queue(claimed_queue, queue_name)
+  if claimed_queue then return claimed_queue end
+  local name = queue_name or 'default'
+  local base = prefix .. 'queue:'
+  if string.sub(name, 1, #base) == base then return name end
+  return base .. name
+end
+
+-- Drop the lock if this worker holds it. Returns false when somebody else does.
+local function unlock(id, worker_id)
+  local lock = prefix .. 'lock:job:' .. id
+  local holder = redis.pcall('GET', lock)
+  if holder == worker_id then redis.call('DEL', lock) end
+  return not holder or holder == worker_id
+end
+
+-- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
+-- it. `blame` is nil, or a function (job key, id) that may bury the job instead and then returns
+-- true. Returns 1 when the job is due again, 0 when it was not this worker's any more.
+local function give_back(id, worker_id, reason, blame)
+  local job = prefix .. 'job:' .. id
+  redis.call('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
+  local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
+    'claimed_score', 'queue_name', 'cancel_requested', 'job_unique_key', 'result_ttl_seconds',
+    'waited_for')
+  if seen.err then return 0 end
+  local status, owner = seen[1], seen[2]
+  if not unlock(id, worker_id) or owner ~= worker_id then return 0 end
+  if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return 0 end
+  local queue = home_queue(seen[4], seen[6])
+  -- Not ACTIVE and queued: somebody enqueued the same id again while it ran. That entry stands.
+  if status ~= 'ACTIVE' and redis.call('ZSCORE', queue, id) then return 0 end
+  redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')
+  redis.call('HDEL', job, 'worker_id', 'start_time', 'claimed_queue', 'claimed_score')
+  if seen[7] then
+    mark_cancelled(id, tonumber(seen[9]) or 86400, seen[8], seen[10])
+    return 0
+  end
+  if blame and blame(job, id, seen) then return 0 end
+  redis.call('HSET', job, 'status', 'PENDING', 'last_error', reason,
+    'next_scheduled_run_time', iso(now_us))
+  redis.call('PERSIST', job)
+  redis.call('ZADD', queue, 'NX', seen[5] or now_ms, id)
+  wake(queue, 1)
+  return 1
+end

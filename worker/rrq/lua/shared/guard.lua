@@ -1,0 +1,25 @@
+-- guard: tell a dead worker from a dead Redis.
+-- After an outage all leases have run out at once, and a reap that already sat in the socket runs
+-- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
+-- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
+
+local function read_guard(guard)
+  local seen = redis.call('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
+    'claim_not_before_ms', 'run_id')
+  return {
+    last_beat_ms = tonumber(seen[1] or ''), reap_not_before_ms = tonumber(seen[2] or '') or 0,
+    claim_not_before_ms = tonumber(seen[3] or '') or 0, run_id = seen[4],
+  }
+end
+
+-- A fleet of one beats every third of a lease; half a lease of silence is an outage.
+local function beats_have_stopped(state, lease_ms)
+  if not state.last_beat_ms then return true end
+  local gap_ms = now_ms - state.last_beat_ms
+  return gap_ms > lease_ms / 2 or gap_ms < 0
+end
+
+local function put_off_reaping(guard, state, lease_ms)
+  state.reap_not_before_ms = now_ms + lease_ms
+  redis.call('HSET', guard, 'reap_not_before_ms', state.reap_not_before_ms)
+end

@@ -1,0 +1,12 @@
+-- shorten_leases: a hint that workers may be gone (pod object vanished, node not ready).
+-- needs: context
+-- No proof: the lease ends after one more renewal interval, and a renewal voids the hint.
+-- KEYS     1 leases
+-- ARGV     1 key prefix   2 renewal interval (ms)   3… worker ids
+-- Returns  how many leases were shortened
+local shortened = 0
+for i = 3, #ARGV do
+  shortened = shortened
+    + redis.call('ZADD', KEYS[1], 'XX', 'LT', 'CH', now_ms + tonumber(ARGV[2]), ARGV[i])
+end
+return shortened

@@ -1,0 +1,230 @@
+"""What goes into the queue protocol and what comes out: values only.
+
+The meaning of every code is told in the header of the Lua file that returns it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """Who a worker is. The incarnation tells a restarted process from the one before it."""
+
+    worker_id: str
+    incarnation: str
+    pod_uid: str = ""
+
+
+class NewJob(NamedTuple):
+    """A job as a producer hands it over: everything encoded, nothing stored yet."""
+
+    job_id: str
+    function_name: str
+    args_json: str
+    kwargs_json: str
+    queue_name: str
+    max_retries: int
+    job_timeout_seconds: int
+    result_ttl_seconds: int
+    due: str = ""
+    """When: ``""`` now, ``"+<ms>"`` from now, ``"@<ms>"`` absolute."""
+    unique_key: str = ""
+    trace_context: str = ""
+
+
+class Enqueued(NamedTuple):
+    """What became of a batch of new jobs."""
+
+    now_us: int
+    due_ms: list[int]
+    """Per job; -1 where the key of the job holds something else."""
+
+
+class ClaimCode(IntEnum):
+    LEASE_LOST = 0
+    ANSWERED = 1
+    DRAINING = 2
+    TOO_EARLY = 3
+
+
+class ClaimedJob(NamedTuple):
+    """One job as the claim script returns it; what is only sent back again stays bytes."""
+
+    job_id: bytes
+    token: str
+    token_before: bytes
+    queue_name: str
+    queue_key: str
+    due_score: bytes
+    is_suspect: bool
+    fields: list[bytes | None]
+
+
+class Claim(NamedTuple):
+    """The answer to one claim."""
+
+    code: ClaimCode
+    now_ms: int
+    next_due_ms: int | None
+    more_due: bool
+    leases_ended: bool
+    suspect_waits: bool
+    missing: list[str]
+    unreadable: list[str]
+    jobs: list[ClaimedJob]
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """What a worker asks for."""
+
+    worker: WorkerIdentity
+    token_base: str
+    queues: Sequence[str]
+    count: int
+    wait_ms: int = 0
+    job_ids: Sequence[str] = ()
+    lock_ttl_ms: int = 0
+
+
+class OutcomeKind(StrEnum):
+    DONE = "done"
+    RETRY = "retry"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    BACK = "back"
+
+
+class Outcome(NamedTuple):
+    """How one attempt ended; what text, number and key mean is told in ``lua/finish_jobs.lua``."""
+
+    job_id: str | bytes
+    token: str
+    kind: OutcomeKind
+    text: str = ""
+    number: int | float = 0
+    key: str = ""
+    traceback: str = ""
+
+
+class Verdict(IntEnum):
+    """What Redis made of a reported outcome."""
+
+    UNREADABLE = -1
+    FENCED = 0
+    STORED = 1
+    ALREADY_APPLIED = 2
+    CANCELLED_INSTEAD = 3
+
+
+class LeaseState(IntEnum):
+    REAPED = 0
+    ALIVE = 1
+    TAKEN = 2
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What one worker says of itself in a heartbeat."""
+
+    worker: WorkerIdentity
+    capacity: int
+    queues: Sequence[str]
+    health: Mapping[str, Any]
+    health_ttl_seconds: int
+    is_registration: bool = False
+
+
+@dataclass(frozen=True)
+class BeatReply:
+    """What one worker is told in return."""
+
+    state: LeaseState
+    is_draining: bool
+    active_count: int
+    cancel_job_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """The answer to the heartbeat of one or many workers."""
+
+    now_ms: int
+    next_lease_end_ms: int | None
+    replies: tuple[BeatReply, ...]
+
+
+@dataclass(frozen=True)
+class DeathCertificate:
+    """Proof that one incarnation runs no more. ``cause`` is set only when it crashed."""
+
+    worker: WorkerIdentity
+    cause: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ReapReport:
+    returned: int
+    buried: int
+    workers: int
+    has_more: bool
+    put_off_until_ms: int | None
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    lease_lost: bool
+    given_back: int
+    set_up_again: int
+    lost: frozenset[int]
+    """Positions, in the list that was sent, of attempts that are no longer this worker's."""
+
+
+class CancelCode(IntEnum):
+    CANNOT_TELL = -2
+    ENDED = -1
+    NOT_FOUND = 0
+    CANCELLED = 1
+    TOLD = 2
+
+
+@dataclass(frozen=True)
+class QueueObservation:
+    """How one queue looks. Ages and times are None where there is nothing to tell."""
+
+    due: int
+    due_soon: int
+    later: int
+    oldest_due_age_seconds: float | None
+    next_due_ms: int | None
+
+
+@dataclass(frozen=True)
+class WorkerObservation:
+    worker_id: str
+    pod_uid: str
+    busy: int
+    capacity: int
+    is_draining: bool
+    queues: tuple[str, ...]
+    lease_ends_ms: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Queues and living workers of one Redis at one moment of its clock."""
+
+    now_ms: int
+    queues: dict[str, QueueObservation]
+    workers: dict[str, WorkerObservation] = field(default_factory=dict)
+
+
+class CronVerdict(IntEnum):
+    FIRED = 1
+    UNREADABLE = -1
+    ALREADY_FIRED = -2
+    AHEAD = -3
+    LOCKED = -4

@@ -1,0 +1,224 @@
+"""What the end of an attempt means for its job.
+
+Each way to end is a method of its own that applications may override. They all come down to one
+report, which is stored only if the attempt still owns the job; sending it is left to
+``reporter.py``.
+"""
+
+import asyncio
+import logging
+import traceback
+from time import monotonic
+from typing import Any
+
+from rrq.attempts import Attempt
+from rrq.backoff import retry_delay_ms
+from rrq.codec import encode_result, storable_text
+from rrq.exc import RetryJob
+from rrq.execution import Deadlines, HandlerThreads, call_handler
+from rrq.hooks import HookManager
+from rrq.job import Job
+from rrq.messages import Outcome, OutcomeKind
+from rrq.ownership import Ownership
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = "Job execution interrupted by worker shutdown. Re-queued."
+# Enough to find the line that failed; a deep recursion must not fill Redis.
+_LONGEST_TRACEBACK = 8_000
+
+
+class JobOutcomes:
+    """The part of a worker that runs one job and reports how it ended."""
+
+    settings: RRQSettings
+    job_registry: JobRegistry
+    job_store: JobStore
+    worker_id: str
+    client: Any
+    _ownership: Ownership
+    _hooks: HookManager
+    _deadlines: Deadlines
+    _threads: HandlerThreads
+
+    async def _execute_job(self, job: Job, queue_name: str) -> None:
+        """Run one job to its end; returns when the outcome is stored. Absorbs a cancellation."""
+        attempt = self._ownership.book.find(job)
+        try:
+            await self._run_and_report(job, queue_name, attempt)
+        except asyncio.CancelledError:
+            await self._end_cancelled(job, queue_name, attempt)
+        # Foreign code may run in overridden methods, and a job must end in some way.
+        except Exception as error:
+            logger.exception("engine failed while running a job", extra=self._fields(job))
+            await self._handle_fatal_job_error(job, queue_name, f"Critical worker error: {error}")
+
+    async def _run_and_report(self, job: Job, queue_name: str, attempt: Attempt | None) -> None:
+        handler = self.job_registry.get_handler(job.function_name)
+        if handler is None:
+            message = f"No handler registered for function '{job.function_name}'"
+            await self._handle_fatal_job_error(job, queue_name, message)
+            return
+        timeout_seconds: float | None = job.job_timeout_seconds
+        if timeout_seconds is None:
+            timeout_seconds = self.settings.default_job_timeout_seconds
+        if attempt is not None:
+            book = self._ownership.book
+            book.latest_deadline = max(book.latest_deadline, monotonic() + timeout_seconds)
+        if self._hooks.has_hooks:
+            await self._hooks.trigger_event("on_job_started", job, self.worker_id)
+        try:
+            result = await call_handler(
+                handler,
+                self.job_registry.is_async(job.function_name),
+                (self._build_context(job, queue_name), job.job_args, job.job_kwargs),
+                timeout_seconds,
+                self._deadlines,
+                self._threads,
+            )
+        except RetryJob as request:
+            await self._process_retry_job(job, request, queue_name)
+        except TimeoutError as error:
+            message = str(error) or f"Job timed out after {timeout_seconds}s."
+            await self._handle_job_timeout(job, queue_name, message)
+        except asyncio.CancelledError as cancellation:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Raised by the handler itself: re-queueing it would go on for ever.
+            failure = RuntimeError(f"Handler raised CancelledError by itself: {cancellation}")
+            await self._process_other_failure(job, failure, queue_name)
+        except SystemExit as exit_call:
+            # A handler that calls sys.exit() must not take its neighbours along.
+            failure = RuntimeError(f"Handler called sys.exit({exit_call.code!r})")
+            await self._process_other_failure(job, failure, queue_name)
+        except Exception as error:  # noqa: BLE001  whatever a handler raises is its outcome, and is logged there
+            await self._process_other_failure(job, error, queue_name)
+        else:
+            await self._handle_job_success(job, result)
+
+    def _build_context(self, job: Job, queue_name: str) -> dict[str, Any]:
+        return {
+            "job_id": job.id,
+            "job_try": job.current_retries + 1,
+            "enqueue_time": job.enqueue_time,
+            "settings": self.settings,
+            "worker_id": self.worker_id,
+            "queue_name": queue_name,
+            "rrq_client": self.client,
+        }
+
+    async def _handle_job_success(self, job: Job, result: Any) -> None:
+        ttl_seconds = job.result_ttl_seconds
+        if ttl_seconds is None:
+            ttl_seconds = self.settings.default_result_ttl_seconds
+        await self._report(job, OutcomeKind.DONE, encode_result(result), ttl_seconds)
+        if self._hooks.has_hooks:
+            await self._hooks.trigger_event("on_job_completed", job, result)
+
+    async def _process_retry_job(self, job: Job, exc: RetryJob, queue_name: str) -> None:
+        logger.info("job asked to be retried", extra=self._fields(job))
+        delay_ms = None if exc.defer_seconds is None else max(0, int(exc.defer_seconds * 1000))
+        await self._retry_or_bury(job, exc, queue_name, delay_ms)
+
+    async def _process_other_failure(self, job: Job, exc: Exception, queue_name: str) -> None:
+        logger.error("job failed", exc_info=exc, extra=self._fields(job))
+        await self._retry_or_bury(job, exc, queue_name, None)
+
+    async def _retry_or_bury(self, job: Job, error: Exception, queue_name: str, delay_ms: int | None) -> None:
+        attempts = job.current_retries + 1
+        trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+        if attempts >= job.max_retries:
+            await self._move_to_dlq(job, queue_name, str(error), trace)
+            return
+        if delay_ms is None:
+            delay_ms = self._calculate_backoff_ms(job.model_copy(update={"current_retries": attempts}))
+        queue_key = self.job_store.keys.queue_key(job.queue_name or self.settings.default_queue_name)
+        await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace)
+        if self._hooks.has_hooks:
+            await self._hooks.trigger_event("on_job_retrying", job, attempts)
+
+    async def _handle_job_timeout(self, job: Job, queue_name: str, error_message: str) -> None:
+        logger.warning("job timed out", extra=self._fields(job))
+        await self._move_to_dlq(job, queue_name, error_message)
+
+    async def _handle_fatal_job_error(self, job: Job, queue_name: str, error_message: str) -> None:
+        logger.error("job cannot be run", extra=self._fields(job) | {"error": error_message})
+        await self._move_to_dlq(job, queue_name, error_message)
+
+    async def _move_to_dlq(self, job: Job, queue_name: str, error_message: str, trace: str = "") -> None:
+        """Count the attempt and put the job on the dead letter list."""
+        logger.warning(
+            "job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error_message}
+        )
+        await self._report(
+            job,
+            OutcomeKind.DEAD,
+            error_message,
+            self.settings.default_dlq_result_ttl_seconds,
+            self.job_store.keys.dlq_key(self.settings.default_dlq_name),
+            trace,
+        )
+        if self._hooks.has_hooks:
+            await self._hooks.trigger_event("on_job_failed", job, RuntimeError(error_message))
+
+    async def _handle_job_cancellation_on_shutdown(self, job: Job, queue_name: str) -> None:
+        """Give the job back at its original due time; the attempt does not count."""
+        logger.info("job handed back", extra=self._fields(job) | {"queue": queue_name})
+        run_at = job.next_scheduled_run_time or job.enqueue_time
+        due_ms = run_at.timestamp() * 1000
+        queue_key = self.job_store.keys.queue_key(queue_name)
+        await self._report(job, OutcomeKind.BACK, INTERRUPTED, due_ms, queue_key)
+
+    async def _end_cancelled(self, job: Job, queue_name: str, attempt: Attempt | None) -> None:
+        if attempt is None:
+            await self._handle_job_cancellation_on_shutdown(job, queue_name)
+        elif attempt.is_lost:
+            # Somebody else has the job by now; there is nothing to report.
+            self._ownership.book.drop(attempt)
+        elif attempt.is_reported:
+            # Cancelled while the outcome was on its way; it still arrives.
+            return
+        elif attempt.is_told_to_cancel:
+            ttl_seconds = job.result_ttl_seconds or self.settings.default_result_ttl_seconds
+            await self._report(job, OutcomeKind.CANCELLED, number=ttl_seconds)
+        else:
+            await self._handle_job_cancellation_on_shutdown(job, queue_name)
+
+    async def _report(
+        self,
+        job: Job,
+        kind: OutcomeKind,
+        text: str = "",
+        number: float = 0,
+        key: str = "",
+        trace: str = "",
+    ) -> None:
+        attempt = self._ownership.book.find(job)
+        token = ""
+        if attempt is not None:
+            if attempt.is_reported:
+                return
+            attempt.is_reported = True
+            token = attempt.token
+        outcome = Outcome(job.id, token, kind, storable_text(text), number, key, storable_text(trace))
+        await self._ownership.reporter.submit(attempt, outcome)
+
+    def _calculate_backoff_ms(self, job: Job) -> int:
+        """Return the wait before retry number ``job.current_retries``."""
+        return retry_delay_ms(
+            job.current_retries,
+            self.settings.base_retry_delay_seconds,
+            self.settings.max_retry_delay_seconds,
+        )
+
+    def _fields(self, job: Job) -> dict[str, Any]:
+        return {
+            "job_id": job.id,
+            "function": job.function_name,
+            "worker_id": self.worker_id,
+            "attempt": job.current_retries + 1,
+        }

@@ -1,0 +1,360 @@
+"""Keeps what this process holds and what Redis thinks it holds the same.
+
+Registration, claims, and everything that follows from a lease that was lost, an answer that never
+came, or a Redis that restarted. Running jobs and their outcomes are the business of ``worker.py``.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Protocol
+
+from rrq.attempts import Attempt, AttemptBook
+from rrq.codec import parse_claimed_job
+from rrq.connection import LOST_REPLY_ERRORS
+from rrq.exc import LeaseLost, UnreadableJob
+from rrq.heartbeat import LeaseKeeper
+from rrq.messages import (
+    Beat,
+    BeatReply,
+    Claim,
+    ClaimCode,
+    ClaimedJob,
+    ClaimRequest,
+    LeaseState,
+    Outcome,
+    OutcomeKind,
+    Renewal,
+    Verdict,
+    WorkerIdentity,
+)
+from rrq.reporter import Reporter
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+# What was cancelled gets this long to end before the worker claims again.
+_CANCEL_SECONDS = 1.0
+# A worker asked to empty itself for a suspect stops waiting for its long jobs after this.
+_MAKE_ROOM_SECONDS = 30.0
+
+
+class Host(Protocol):
+    """What ownership needs to know of its worker; read anew at each use."""
+
+    settings: RRQSettings
+    job_store: JobStore
+    worker_id: str
+    queues: list[str]
+
+    def describe_health(self) -> dict[str, object]: ...
+    def rename(self) -> bool: ...
+
+
+class Ownership:
+    """The attempts of one worker process, under one lease."""
+
+    def __init__(self, host: Host, uniform: Callable[[float, float], float]) -> None:
+        self._host = host
+        self.incarnation = secrets.token_hex(16)
+        self.book = AttemptBook()
+        self.reporter = Reporter(lambda: host.job_store, lambda: host.worker_id, self._on_acknowledged)
+        self._keeper = LeaseKeeper(host.settings, self._describe, self._tell, uniform)
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_registered = False
+        self._needs_resync = False
+        self._mismatches = 0
+        self._claims = 0
+        self._making_room_until: float | None = None
+        self.last_claim: Claim | None = None
+        #: Monotonic time of the last turn of the event loop, as far as the lease is concerned.
+        self.last_turn = monotonic()
+        #: Called in the event loop with each answer to a heartbeat.
+        self.on_beat: Callable[[Beat, BeatReply], None] | None = None
+
+    @property
+    def identity(self) -> WorkerIdentity:
+        return WorkerIdentity(self._host.worker_id, self.incarnation, os.environ.get("RRQ_POD_UID", ""))
+
+    @property
+    def may_claim(self) -> bool:
+        """False while a suspect runs, which must be alone, or while room is made for one."""
+        if self.book.has_suspect():
+            return False
+        if self._making_room_until is None:
+            return True
+        if len(self.book) == 0 or monotonic() >= self._making_room_until:
+            self._making_room_until = None
+            return True
+        return False
+
+    # Claiming
+
+    async def claim(
+        self,
+        count: int,
+        queues: Sequence[str],
+        *,
+        wait_ms: int = 0,
+        job_ids: Sequence[str] = (),
+    ) -> list[Attempt]:
+        """Claim jobs and take them in hand. Raises a Redis error or LeaseLost."""
+        async with self._lock:
+            self.last_claim = None
+            await self._agree()
+            claim = await self._send_claim(count, queues, wait_ms, job_ids)
+            if claim.code is ClaimCode.LEASE_LOST:
+                self._needs_resync = True
+                await self._agree()
+                claim = await self._send_claim(count, queues, wait_ms, job_ids)
+                if claim.code is ClaimCode.LEASE_LOST:
+                    raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
+            self.last_claim = claim
+            self._note(claim)
+            attempts = [self._take_in_hand(claimed) for claimed in claim.jobs]
+            return [attempt for attempt in attempts if attempt is not None]
+
+    async def _send_claim(
+        self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
+    ) -> Claim:
+        self._claims += 1
+        request = ClaimRequest(
+            self.identity,
+            # Unique in the fleet whatever Redis forgets: never a counter kept there.
+            token_base=f"{self.incarnation}.{self._claims}",
+            queues=queues,
+            count=count,
+            wait_ms=wait_ms,
+            job_ids=job_ids,
+        )
+        try:
+            return await self._host.job_store.claim_jobs(request)
+        except BaseException:
+            # Jobs may be ours now without our knowing; the next agreement gives them back.
+            self._needs_resync = True
+            raise
+
+    def _note(self, claim: Claim) -> None:
+        if claim.suspect_waits:
+            self._making_room_until = monotonic() + _MAKE_ROOM_SECONDS
+        for job_id in claim.missing:
+            logger.warning("queue entry without a job dropped", extra={"job_id": job_id})
+        for job_id in claim.unreadable:
+            logger.error("job key is not a hash, job dead-lettered", extra={"job_id": job_id})
+
+    def _take_in_hand(self, claimed: ClaimedJob) -> Attempt | None:
+        try:
+            job = parse_claimed_job(claimed.job_id, claimed.fields)
+        except UnreadableJob as error:
+            self._bury_unreadable(claimed, error)
+            return None
+        attempt = Attempt(job, claimed)
+        self.book.add(attempt)
+        return attempt
+
+    def _bury_unreadable(self, claimed: ClaimedJob, error: UnreadableJob) -> None:
+        logger.error("job cannot be read, dead-lettered", extra={"error": str(error)})
+        settings = self._host.settings
+        self.reporter.submit(
+            None,
+            Outcome(
+                claimed.job_id,
+                claimed.token,
+                OutcomeKind.DEAD,
+                str(error),
+                settings.default_dlq_result_ttl_seconds,
+                self._host.job_store.keys.dlq_key(settings.default_dlq_name),
+            ),
+        )
+
+    # Agreement with Redis
+
+    def note_reconnect(self) -> None:
+        """A new socket may mean a restarted Redis: agree with it before the next claim."""
+        self._needs_resync = True
+
+    async def agree_if_needed(self) -> None:
+        """Do what a claim would do first, for a worker that has no free slot to claim for."""
+        if self._needs_resync:
+            async with self._lock:
+                await self._agree()
+
+    async def _agree(self) -> None:
+        if not self._is_registered:
+            await self._register()
+        while self._needs_resync:
+            self._needs_resync = False
+            try:
+                await self._resync()
+            except BaseException:
+                self._needs_resync = True
+                raise
+
+    async def _register(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.last_turn = monotonic()
+        tasks = {attempt.task for attempt in self.book if attempt.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+        while True:
+            beat = self._build_beat(is_registration=True)
+            renewal = await self._host.job_store.renew_leases([beat])
+            if renewal.replies[0].state is not LeaseState.TAKEN:
+                break
+            if not self._host.rename():
+                raise LeaseLost(
+                    f"Another living process is registered as worker {self._host.worker_id}. "
+                    "Give each worker an id of its own; if that process has died, its lease "
+                    f"ends within {self._host.settings.worker_lease_seconds:g} s."
+                )
+        self._is_registered = True
+        self._host.job_store.wire.on_connect = self.note_reconnect
+        if not self._keeper.is_running:
+            self._keeper.start()
+
+    async def _resync(self) -> None:
+        store = self._host.job_store
+        renewal = await store.renew_leases([self._build_beat()])
+        if renewal.replies[0].state is not LeaseState.ALIVE:
+            self._lose_all()
+            await self._register()
+        owned, reported = self.book.owned(), self.book.recently_reported()
+        held = [*(attempt.claimed for attempt in owned), *(claimed for claimed, _ in reported)]
+        result = await store.reconcile_worker(self.identity, held)
+        if result.lease_lost:
+            self._needs_resync = True
+            return
+        for position, attempt in enumerate(owned):
+            if position in result.lost:
+                self._lose(attempt)
+        if result.given_back or result.set_up_again or result.lost:
+            logger.warning(
+                "worker and Redis disagreed about jobs in hand",
+                extra={
+                    "worker_id": self._host.worker_id,
+                    "given_back": result.given_back,
+                    "set_up_again": result.set_up_again,
+                    "lost": len(result.lost),
+                },
+            )
+        again = [
+            outcome
+            for position, (_, outcome) in enumerate(reported, len(owned))
+            if position not in result.lost
+        ]
+        if again:
+            await store.finish_jobs(self._host.worker_id, again)
+
+    def _lose_all(self) -> None:
+        owned = self.book.owned()
+        if owned:
+            logger.error(
+                "lease lost, jobs in hand were given to others",
+                extra={"worker_id": self._host.worker_id, "jobs": len(owned)},
+            )
+        for attempt in owned:
+            self._lose(attempt)
+        self._is_registered = False
+
+    def _lose(self, attempt: Attempt) -> None:
+        attempt.is_lost = True
+        if attempt.task is None:
+            self.book.drop(attempt)
+        else:
+            attempt.task.cancel()
+
+    def _on_acknowledged(self, now: float, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
+        if verdict is Verdict.FENCED:
+            logger.warning(
+                "late outcome refused, the job had been given to another attempt",
+                extra={"job_id": attempt.job.id, "worker_id": self._host.worker_id},
+            )
+            self.book.drop(attempt)
+        else:
+            self.book.keep_reported(now, attempt, outcome)
+
+    # Heartbeat; the first two run in the thread of the lease keeper
+
+    def _describe(self) -> Beat | None:
+        limit_seconds = self._host.settings.worker_loop_stall_limit_seconds
+        hung_at = max(self.book.latest_deadline, self.last_turn + limit_seconds)
+        if monotonic() > hung_at:
+            logger.critical(
+                "event loop does not turn, lease is no longer renewed",
+                extra={"worker_id": self._host.worker_id},
+            )
+            return None
+        return self._build_beat()
+
+    def _tell(self, beat: Beat, renewal: Renewal) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hear, beat, renewal.replies[0])
+
+    def _hear(self, beat: Beat, reply: BeatReply) -> None:
+        if not self._is_registered or beat.worker.worker_id != self._host.worker_id:
+            return
+        if reply.state is not LeaseState.ALIVE:
+            self._needs_resync = True
+            self._lose_all()
+            return
+        # Claims and outcomes are on their way all the time; only a difference that lasts is one.
+        self._mismatches = self._mismatches + 1 if reply.active_count != len(self.book) else 0
+        if self._mismatches >= 2:
+            self._needs_resync = True
+        for job_id in reply.cancel_job_ids:
+            for attempt in self.book.find_by_id(job_id):
+                if not attempt.is_told_to_cancel and attempt.task is not None:
+                    attempt.is_told_to_cancel = True
+                    attempt.task.cancel()
+        if self.on_beat is not None:
+            self.on_beat(beat, reply)
+
+    def _build_beat(self, *, is_registration: bool = False) -> Beat:
+        settings = self._host.settings
+        interval_seconds = min(60, settings.worker_health_check_interval_seconds)
+        return Beat(
+            self.identity,
+            settings.worker_concurrency,
+            self._host.queues,
+            self._host.describe_health(),
+            int(interval_seconds + settings.worker_health_check_ttl_buffer_seconds),
+            is_registration,
+        )
+
+    # The end
+
+    async def release(self, flush_seconds: float) -> None:
+        """Hand back what never started, see outcomes stored, and say goodbye to Redis."""
+        for attempt in self.book.owned():
+            if attempt.task is None:
+                self.hand_back(attempt, "Worker stopped before the job was started. Re-queued.")
+        await self.reporter.flush(flush_seconds)
+        await self.reporter.stop()
+        await self._keeper.stop()
+        if not self._is_registered:
+            return
+        self._is_registered = False
+        store = self._host.job_store
+        store.wire.on_connect = None
+        try:
+            if self._needs_resync:
+                held = [attempt.claimed for attempt in self.book.owned()]
+                await store.reconcile_worker(self.identity, held)
+            remaining = await store.deregister_worker(self.identity)
+        except LOST_REPLY_ERRORS as error:
+            logger.warning("worker left without telling Redis", extra={"error": str(error)})
+            return
+        if remaining:
+            logger.warning(
+                "jobs still running are given back when the lease ends",
+                extra={"worker_id": self._host.worker_id, "jobs": remaining},
+            )
+
+    def hand_back(self, attempt: Attempt, reason: str) -> "asyncio.Future[Verdict]":
+        """Return a job to its queue at its original due time, uncounted."""
+        return self.reporter.submit(attempt, Outcome(attempt.job.id, attempt.token, OutcomeKind.BACK, reason))

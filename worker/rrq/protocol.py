@@ -1,0 +1,345 @@
+"""The queue protocol: one method per Lua script.
+
+Everything a worker, a producer or an operator does to the queue in one atomic step is here. The
+scripts decide; this module only packs arguments and turns replies at once into the values of
+``messages.py``. Records, locks and lists that RRQ 0.7 applications use by name are in ``store.py``.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rrq.codec import parse_job_result
+from rrq.connection import Wire, open_redis
+from rrq.job import JobResult
+from rrq.keys import Keys
+from rrq.messages import (
+    Beat,
+    BeatReply,
+    CancelCode,
+    Claim,
+    ClaimCode,
+    ClaimedJob,
+    ClaimRequest,
+    CronVerdict,
+    DeathCertificate,
+    Enqueued,
+    LeaseState,
+    NewJob,
+    Observation,
+    Outcome,
+    QueueObservation,
+    ReapReport,
+    Reconciliation,
+    Renewal,
+    Verdict,
+    WorkerIdentity,
+    WorkerObservation,
+)
+from rrq.scripts import load_script
+from rrq.settings import RRQSettings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+#: What the fleet must have in hand before a sweep pauses to let other clients in.
+_JOBS_PER_REAP = 500
+_MOST_WORKERS_OBSERVED = 10_000
+
+
+class QueueProtocol:
+    """The atomic steps of the queue, on one connection that carries many of them at once."""
+
+    def __init__(self, settings: RRQSettings) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.key_prefix)
+        self.redis: Redis = open_redis(settings)
+        self.wire = Wire(settings, self.redis)
+        # Blocks in Redis while idle, so it needs a socket of its own.
+        self.wait_wire = Wire(settings, self.redis)
+
+    async def aclose(self) -> None:
+        """Close all connections. Repeated calls are harmless."""
+        await self.wire.aclose()
+        await self.wait_wire.aclose()
+        await self.redis.aclose()
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], token: str) -> Enqueued:
+        """Store and queue a batch in one round trip."""
+        queue_keys: dict[str, int] = {}
+        args: list[Any] = [
+            self.keys.prefix,
+            token,
+            self.settings.default_unique_job_lock_ttl_seconds,
+        ]
+        for job in jobs:
+            key = self.keys.queue_key(job.queue_name)
+            position = queue_keys.setdefault(key, len(queue_keys) + 1)
+            args += (*job[:4], position, *job[4:])
+        now_us, *due_ms = await self.wire.run(load_script("enqueue_jobs"), list(queue_keys), args)
+        return Enqueued(now_us, due_ms)
+
+    async def fire_cron(self, digest: str, tick_ms: int, job: NewJob, token: str) -> CronVerdict:
+        """Enqueue one tick of a cron entry unless anybody in the fleet has done so."""
+        keys = [self.keys.cron_last, self.keys.queue_key(job.queue_name)]
+        ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
+        args = [self.keys.prefix, token, ttl_seconds, digest, tick_ms, *job[:4], 1, *job[4:]]
+        code = await self.wire.run(load_script("fire_cron"), keys, args)
+        return CronVerdict.FIRED if code >= 0 else CronVerdict(code)
+
+    async def claim_jobs(self, request: ClaimRequest) -> Claim:
+        """Hand due jobs, or the named ones, to a worker."""
+        worker, keys = request.worker, self.keys
+        queue_keys = [keys.queue_key(name) for name in request.queues]
+        reply = await self.wire.run(
+            load_script("claim_jobs"),
+            [
+                keys.leases,
+                keys.active_jobs_key(worker.worker_id),
+                keys.worker_key(worker.worker_id),
+                keys.guard,
+                keys.drain_key(worker.pod_uid),
+                *queue_keys,
+            ],
+            [
+                keys.prefix,
+                worker.worker_id,
+                worker.incarnation,
+                request.token_base,
+                request.count,
+                self.settings.default_job_timeout_seconds,
+                self.settings.default_lock_timeout_extension_seconds,
+                request.lock_ttl_ms,
+                request.wait_ms,
+                keys.dlq_key(self.settings.default_dlq_name),
+                self.settings.default_dlq_result_ttl_seconds,
+                *request.job_ids,
+            ],
+        )
+        code, now_ms, next_due_ms, more_due, leases_ended, suspect_waits, missing, bad, rows = reply
+        jobs = []
+        for number, (job_id, position, score, fields) in enumerate(rows, 1):
+            is_suspect = fields.pop() is not None
+            token_before = fields.pop() or b""
+            queue_name, queue_key = request.queues[position - 1], queue_keys[position - 1]
+            token = f"{request.token_base}.{number}"
+            jobs.append(
+                ClaimedJob(job_id, token, token_before, queue_name, queue_key, score, is_suspect, fields)
+            )
+        return Claim(
+            ClaimCode(code),
+            now_ms,
+            None if next_due_ms < 0 else next_due_ms,
+            bool(more_due),
+            bool(leases_ended),
+            bool(suspect_waits),
+            _texts(missing),
+            _texts(bad),
+            jobs,
+        )
+
+    async def finish_jobs(self, worker_id: str, outcomes: Sequence[Outcome]) -> list[Verdict]:
+        """Store outcomes, each only if its attempt still owns the job. May be sent twice."""
+        keys = [self.keys.active_jobs_key(worker_id), self.keys.counters]
+        args: list[Any] = [self.keys.prefix, worker_id]
+        for outcome in outcomes:
+            args += outcome
+        verdicts = await self.wire.run(load_script("finish_jobs"), keys, args)
+        return [_VERDICTS[code] for code in verdicts]
+
+    async def renew_leases(self, beats: Iterable[Beat]) -> Renewal:
+        """Send the heartbeat of one or many workers."""
+        keys = self.keys
+        args: list[Any] = [
+            keys.prefix,
+            _to_ms(self.settings.worker_lease_seconds),
+            _to_ms(self.settings.lease_renewal_seconds),
+        ]
+        for beat in beats:
+            args += (
+                beat.worker.worker_id,
+                beat.worker.incarnation,
+                int(beat.is_registration),
+                beat.worker.pod_uid,
+                beat.capacity,
+                json.dumps(beat.health, default=str),
+                beat.health_ttl_seconds,
+                json.dumps(list(beat.queues)),
+            )
+        now_ms, next_end_ms, *replies = await self.wire.run(
+            load_script("renew_leases"),
+            [keys.leases, keys.guard, keys.active_workers, keys.active_queues, keys.monitor_stream],
+            args,
+        )
+        return Renewal(
+            now_ms,
+            None if next_end_ms < 0 else next_end_ms,
+            tuple(
+                BeatReply(LeaseState(state), bool(draining), count, tuple(_texts(cancel)))
+                for state, draining, count, *cancel in replies
+            ),
+        )
+
+    async def reap_workers(self, certificate: DeathCertificate | None = None) -> ReapReport:
+        """Give back jobs of workers whose lease ended, or of the one that is proven dead."""
+        keys, settings = self.keys, self.settings
+        args: list[Any] = [
+            keys.prefix,
+            _to_ms(settings.worker_lease_seconds),
+            _JOBS_PER_REAP,
+            keys.dlq_key(settings.default_dlq_name),
+            settings.default_dlq_result_ttl_seconds,
+            settings.worker_crash_limit,
+        ]
+        if certificate is not None:
+            cause = "" if certificate.cause is None else json.dumps(certificate.cause)
+            worker = certificate.worker
+            args += (worker.worker_id, worker.incarnation, cause)
+        returned, buried, workers, more, put_off_ms = await self.wire.run(
+            load_script("reap_workers"),
+            [keys.leases, keys.guard, keys.active_workers, keys.counters],
+            args,
+        )
+        return ReapReport(returned, buried, workers, bool(more), None if put_off_ms < 0 else put_off_ms)
+
+    async def reconcile_worker(self, worker: WorkerIdentity, held: Sequence[ClaimedJob]) -> Reconciliation:
+        """Make Redis and the worker agree on what the worker holds."""
+        keys, settings = self.keys, self.settings
+        args: list[Any] = [
+            keys.prefix,
+            worker.worker_id,
+            worker.incarnation,
+            settings.default_job_timeout_seconds,
+            settings.default_lock_timeout_extension_seconds,
+        ]
+        for claimed in held:
+            args += (
+                claimed.job_id,
+                claimed.token,
+                claimed.token_before,
+                claimed.queue_key,
+                claimed.due_score,
+            )
+        code, given_back, set_up, *lost = await self.wire.run(
+            load_script("reconcile_worker"),
+            [
+                keys.leases,
+                keys.active_jobs_key(worker.worker_id),
+                keys.worker_key(worker.worker_id),
+            ],
+            args,
+        )
+        return Reconciliation(code == 0, given_back, set_up, frozenset(n - 1 for n in lost))
+
+    async def deregister_worker(self, worker: WorkerIdentity) -> int:
+        """Take a worker off the books; returns how many jobs it still holds."""
+        keys = self.keys
+        in_hand: int = await self.wire.run(
+            load_script("deregister_worker"),
+            [
+                keys.leases,
+                keys.active_jobs_key(worker.worker_id),
+                keys.worker_key(worker.worker_id),
+                keys.active_workers,
+            ],
+            [keys.prefix, worker.worker_id, worker.incarnation],
+        )
+        return max(0, in_hand)
+
+    async def shorten_leases(self, worker_ids: Sequence[str]) -> int:
+        """Hint that these workers may be gone; a renewal voids it. Returns how many it reached."""
+        args = [self.keys.prefix, _to_ms(self.settings.lease_renewal_seconds), *worker_ids]
+        shortened: int = await self.wire.run(load_script("shorten_leases"), [self.keys.leases], args)
+        return shortened
+
+    async def cancel_job(self, job_id: str) -> tuple[CancelCode, str]:
+        """Cancel a job; returns what happened and the status it had."""
+        code, status = await self.wire.run(load_script("cancel_job"), [], [self.keys.prefix, job_id])
+        return CancelCode(code), status.decode()
+
+    async def watch_job(self, job_id: str, *, wants_event: bool) -> JobResult | None:
+        """Look at a job and, if wished, have its end announced on its event stream."""
+        seen = await self.wire.run(
+            load_script("watch_job"),
+            [self.keys.job_key(job_id)],
+            [self.keys.prefix, int(wants_event)],
+        )
+        if seen is None:
+            return None
+        status, result, last_error = seen
+        return parse_job_result(status, result, last_error)
+
+    async def observe(self, queue_names: Sequence[str], horizon_seconds: float = 0) -> Observation:
+        """Read queues and living workers in one call that changes nothing."""
+        args = [self.keys.prefix, _to_ms(horizon_seconds), _MOST_WORKERS_OBSERVED]
+        queue_keys = [self.keys.queue_key(name) for name in queue_names]
+        now_ms, queues, workers = await self.wire.run(
+            load_script("observe_queues"), [self.keys.leases, *queue_keys], args
+        )
+        return Observation(
+            now_ms,
+            {
+                name: QueueObservation(
+                    due,
+                    soon,
+                    later,
+                    None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
+                    None if next_ms < 0 else next_ms,
+                )
+                for name, (due, soon, later, oldest_ms, next_ms) in zip(queue_names, queues, strict=True)
+            },
+            {
+                worker_id.decode(): WorkerObservation(
+                    worker_id.decode(),
+                    pod_uid.decode(),
+                    busy,
+                    capacity,
+                    bool(draining),
+                    tuple(json.loads(names)),
+                    lease_ends_ms,
+                )
+                for worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms in workers
+            },
+        )
+
+    async def read_time(self) -> datetime:
+        """Return what Redis's clock says, in UTC."""
+        seconds, microseconds = await self.wire.call("TIME")
+        return datetime.fromtimestamp(int(seconds) + int(microseconds) / 1_000_000, UTC)
+
+    async def set_drain(self, pod_uid: str, ttl_seconds: float = 30) -> None:
+        """Keep the workers of a pod from claiming, until the time is up or it is cleared."""
+        await self.wire.call("SET", self.keys.drain_key(pod_uid), "1", "PX", _to_ms(ttl_seconds))
+
+    async def clear_drain(self, pod_uid: str) -> None:
+        """Let the workers of a pod claim again."""
+        await self.wire.call("DEL", self.keys.drain_key(pod_uid))
+
+    async def wait_for_wake(self, queues: Sequence[str], timeout_seconds: float) -> bool:
+        """Block until a job may have come to one of the queues; False when the time is up."""
+        tokens = [self.keys.wake_key(name) for name in queues]
+        return await self._wait_on(self.wait_wire, tokens, timeout_seconds)
+
+    async def wait_for_control(self, worker_id: str, timeout_seconds: float) -> bool:
+        """Block until somebody has something to tell this worker; False when the time is up."""
+        control = [self.keys.control_key(worker_id)]
+        return await self._wait_on(self.wire, control, timeout_seconds)
+
+    async def _wait_on(self, wire: Wire, keys: list[str], timeout_seconds: float) -> bool:
+        # Redis takes 0 for "for ever"; the smallest wait it knows is a millisecond.
+        seconds = max(0.001, timeout_seconds)
+        patience = seconds + self.settings.redis_socket_timeout_seconds
+        reply = await wire.call("BLPOP", *keys, f"{seconds:.3f}", timeout_seconds=patience)
+        return reply is not None
+
+
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+
+
+def _to_ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _texts(values: Iterable[bytes]) -> list[str]:
+    return [value.decode("utf-8", "backslashreplace") for value in values]

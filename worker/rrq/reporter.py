@@ -1,0 +1,109 @@
+"""Sends outcomes to Redis: at once when idle, in groups when busy, and until they are acknowledged.
+
+While one batch is on its way the next one gathers, so that the busier the worker the larger the
+batches. Redis being away is waited out; what the outcomes are is decided in ``worker.py``.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic
+
+from rrq.attempts import Attempt
+from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
+from rrq.connection import REDIS_ERRORS
+from rrq.messages import Outcome, Verdict
+from rrq.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_BATCH = 500
+_FIRST_RETRY_SECONDS = 0.1
+_LONGEST_RETRY_SECONDS = 2.0
+
+#: (attempt or None when the job was never claimed, what to store, who waits for the verdict)
+_Entry = tuple[Attempt | None, Outcome, "asyncio.Future[Verdict]"]
+
+
+class Reporter:
+    """Groups the outcomes of one worker and sees them stored."""
+
+    def __init__(
+        self,
+        get_store: Callable[[], JobStore],
+        get_worker_id: Callable[[], str],
+        on_acknowledged: Callable[[float, Attempt, Outcome, Verdict], None],
+    ) -> None:
+        # Asked for each time: applications may replace the store of a worker.
+        self._get_store = get_store
+        self._get_worker_id = get_worker_id
+        self._on_acknowledged = on_acknowledged
+        self._waiting: list[_Entry] = []
+        self._in_flight: list[_Entry] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many outcomes Redis has not answered yet."""
+        return len(self._waiting) + len(self._in_flight)
+
+    def submit(self, attempt: Attempt | None, outcome: Outcome) -> "asyncio.Future[Verdict]":
+        """Hand over an outcome; the future tells what Redis made of it."""
+        loop = asyncio.get_running_loop()
+        verdict = loop.create_future()
+        self._waiting.append((attempt, outcome, verdict))
+        if self._task is None or self._task.done():
+            # A task starts in the next turn of the loop: all that ends in this turn travels
+            # together.
+            self._task = loop.create_task(self._send_all(), name="rrq-reporter")
+        return verdict
+
+    async def flush(self, timeout_seconds: float) -> bool:
+        """Wait until everything is acknowledged; False when the time is up before."""
+        if self._task is None or self._task.done():
+            return True
+        done, _ = await asyncio.wait({self._task}, timeout=timeout_seconds)
+        return bool(done)
+
+    async def stop(self) -> None:
+        """Give up what could not be sent; its jobs are given back when the lease ends."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        for _, _, verdict in (*self._in_flight, *self._waiting):
+            verdict.cancel()
+        self._in_flight, self._waiting = [], []
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            self._in_flight = self._waiting[:_LARGEST_BATCH]
+            del self._waiting[:_LARGEST_BATCH]
+            await self._send(self._in_flight)
+            self._in_flight = []
+
+    async def _send(self, batch: list[_Entry]) -> None:
+        outcomes = [outcome for _, outcome, _ in batch]
+        failures = 0
+        while True:
+            try:
+                verdicts = await self._get_store().finish_jobs(self._get_worker_id(), outcomes)
+                break
+            except REDIS_ERRORS as error:
+                failures += 1
+                pause_seconds = jittered_delay_seconds(
+                    idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS),
+                    0.5,
+                    random.uniform,
+                )
+                logger.warning(
+                    "outcomes not stored yet, Redis gives no answer; trying again",
+                    extra={"jobs": len(batch), "error": str(error), "pause_seconds": pause_seconds},
+                )
+                await asyncio.sleep(pause_seconds)
+        now = monotonic()
+        for (attempt, outcome, waiter), verdict in zip(batch, verdicts, strict=True):
+            if attempt is not None:
+                self._on_acknowledged(now, attempt, outcome, verdict)
+            if not waiter.done():
+                waiter.set_result(verdict)

@@ -1,0 +1,456 @@
+"""RRQWorker: fetch, run, report; one event loop, one process.
+
+The loop here only decides when to claim and how many. Who owns what is kept by ``ownership.py``,
+what an end means by ``outcomes.py``, proof of life by ``heartbeat.py``. Several processes per pod
+are the supervisor's part.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import random
+import secrets
+import signal
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from rrq.attempts import Attempt
+from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
+from rrq.client import RRQClient
+from rrq.connection import REDIS_ERRORS
+from rrq.constants import DEFAULT_WORKER_ID_PREFIX
+from rrq.cron import CronJob
+from rrq.exc import BurstFailed, LeaseLost, RRQError
+from rrq.execution import Deadlines, HandlerThreads
+from rrq.hooks import HookManager
+from rrq.job import Job, JobStatus
+from rrq.messages import Beat, BeatReply, ClaimCode
+from rrq.outcomes import JobOutcomes
+from rrq.ownership import Ownership
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+__all__ = ["RRQWorker"]
+
+logger = logging.getLogger(__name__)
+
+_CRON_INTERVAL_SECONDS = 30.0
+_TROUBLE_SECONDS = 1.0
+# How long a cancelled handler has to end before it is left behind.
+_CANCEL_SECONDS = 1.0
+# The event loop shows that it turns this often.
+_TURN_SECONDS = 1.0
+# A waiting worker is counted as waiting a little longer than it blocks, because the answer to its
+# claim has to reach it first.
+_WAIT_MARGIN_SECONDS = 0.5
+
+
+class RRQWorker(JobOutcomes):
+    """Runs the jobs of some queues, up to ``worker_concurrency`` at once.
+
+    Building one opens no connection and needs no event loop. Methods with a leading underscore that
+    RRQ 0.7 had are kept under their names and call each other through ``self``.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(
+        self,
+        settings: RRQSettings,
+        job_registry: JobRegistry,
+        queues: list[str] | None = None,
+        worker_id: str | None = None,
+        burst: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.job_registry = job_registry
+        self.queues = queues if queues is not None else [settings.default_queue_name]
+        if not self.queues:
+            raise ValueError("A worker needs at least one queue; the list given is empty.")
+        self.job_store = JobStore(settings)
+        self.client = RRQClient(settings, job_store=self.job_store)
+        self._has_own_name = worker_id is None
+        self.worker_id = worker_id or _new_worker_id()
+        self.burst = burst
+        self.cron_jobs: list[CronJob] = list(settings.cron_jobs)
+        self.status = "initializing"
+        self._semaphore = asyncio.Semaphore(settings.worker_concurrency)
+        self._running_tasks: set[asyncio.Task[None]] = set()
+        self._shutdown_event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._health_check_task: asyncio.Task[None] | None = None
+        self._cron_task: asyncio.Task[None] | None = None
+        self._beat_hook_task: asyncio.Future[None] | None = None
+        self._random = random.Random()
+        self._deadlines = Deadlines()
+        self._threads = HandlerThreads(settings.sync_handler_threads)
+        self._hooks = HookManager(settings)
+        self._ownership = Ownership(self, self._random.uniform)
+        self._slot_freed = asyncio.Event()
+        self._empty_polls = 0
+        self._next_delay = 0.0
+        self._failing_since: float | None = None
+
+    # Lifecycle
+
+    async def run(self) -> None:
+        """Work until a signal, ``_request_shutdown`` or, in burst mode, the end of due jobs."""
+        self.status = "running"
+        self._loop = asyncio.get_running_loop()
+        self._setup_signal_handlers()
+        logger.info("worker started", extra={"worker_id": self.worker_id, "queues": self.queues})
+        try:
+            await self._call_startup_hook()
+            await self._hooks.trigger_event("on_worker_started", self.worker_id, self.queues)
+            await self._run_loop()
+        except asyncio.CancelledError:
+            logger.info("worker was cancelled", extra={"worker_id": self.worker_id})
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        self._remove_signal_handlers()
+        # A failing hook of the application must not keep the worker from ending in order.
+        try:
+            await self._call_shutdown_hook()
+        except Exception:
+            logger.exception("shutdown hook failed", extra={"worker_id": self.worker_id})
+        await self._hooks.trigger_event("on_worker_stopped", self.worker_id)
+        await self._hooks.close()
+        await self._close_resources()
+        self.status = "stopped"
+        logger.info("worker stopped", extra={"worker_id": self.worker_id})
+
+    async def _call_startup_hook(self) -> None:
+        if self.settings.on_startup is not None:
+            await self.settings.on_startup()
+
+    async def _call_shutdown_hook(self) -> None:
+        if self.settings.on_shutdown is not None:
+            await self.settings.on_shutdown()
+
+    def _setup_signal_handlers(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in self.SIGNALS:
+            try:
+                loop.add_signal_handler(number, self._request_shutdown)
+            except (NotImplementedError, RuntimeError, ValueError):
+                logger.warning("signals cannot be handled here", extra={"signal": number.name})
+
+    def _remove_signal_handlers(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in self.SIGNALS:
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.remove_signal_handler(number)
+
+    def _request_shutdown(self) -> None:
+        if self._shutdown_event.is_set():
+            logger.info("shutdown is under way already", extra={"worker_id": self.worker_id})
+            return
+        logger.info("shutdown requested", extra={"worker_id": self.worker_id})
+        self._shutdown_event.set()
+
+    async def _run_loop(self) -> None:
+        """Claim and run until shutdown, then drain. May be called again afterwards."""
+        self._loop = asyncio.get_running_loop()
+        self._health_check_task = self._loop.create_task(self._heartbeat_loop())
+        if self.cron_jobs:
+            self._cron_task = self._loop.create_task(self._cron_loop())
+        try:
+            while not self._shutdown_event.is_set():
+                # The loop survives whatever a round raises; foreign code may be overridden in.
+                try:
+                    if await self._run_round():
+                        break
+                except BurstFailed:
+                    raise
+                except Exception:
+                    logger.exception("worker round failed", extra={"worker_id": self.worker_id})
+                    await self._pause(self._calculate_jittered_delay(_TROUBLE_SECONDS))
+        finally:
+            await self._wind_down()
+
+    async def _wind_down(self) -> None:
+        await self._drain_tasks()
+        await self._ownership.release(_CANCEL_SECONDS)
+        for task in (self._health_check_task, self._cron_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        self._health_check_task = self._cron_task = None
+
+    async def _run_round(self) -> bool:
+        """Poll once, or wait for a free slot; True when a burst is done."""
+        free = self._free_slots()
+        if free <= 0 or not self._ownership.may_claim:
+            self.status = "idle (concurrency limit)"
+            await self._wait_for_slot()
+            await self._ownership.agree_if_needed()
+            return False
+        self.status = "polling"
+        started = await self._poll_for_jobs(free)
+        claim = self._ownership.last_claim
+        if self.burst and started == 0 and not self._running_tasks:
+            return self._is_burst_over()
+        self._empty_polls = 0 if started else self._empty_polls + 1
+        if claim is not None and started < free and not claim.more_due:
+            await self._wait_for_work()
+        return False
+
+    def _free_slots(self) -> int:
+        # A handler that has returned needs no slot while its outcome travels; waiting for the
+        # acknowledgement first would leave Redis and this process idle in turns.
+        executing = len(self._running_tasks) - self._ownership.reporter.unacknowledged
+        return self.settings.worker_concurrency - executing
+
+    def _is_burst_over(self) -> bool:
+        """Tell an empty queue from an unreachable one, which is not done."""
+        if self._ownership.last_claim is not None:
+            return self._ownership.last_claim.code is ClaimCode.ANSWERED
+        patience_seconds = self.settings.worker_burst_redis_patience_seconds
+        if self._failing_since and monotonic() - self._failing_since > patience_seconds:
+            raise BurstFailed(
+                f"Redis gave no answer for {patience_seconds:g} s, so it is unknown whether the "
+                "queues are empty. Check redis_dsn and run the burst again."
+            )
+        return False
+
+    # Waiting
+
+    async def _wait_for_slot(self) -> None:
+        self._slot_freed.clear()
+        delay = self._calculate_jittered_delay(self.settings.worker_idle_poll_max_seconds)
+        await self._first_of(self._slot_freed.wait(), self._shutdown_event.wait(), timeout_seconds=delay)
+
+    async def _wait_for_work(self) -> None:
+        """Sleep until a job may have come: a wake-up, the next due time, or the next poll."""
+        claim = self._ownership.last_claim
+        delay = self._next_delay
+        if claim is not None and claim.next_due_ms is not None:
+            delay = min(delay, max(0.001, (claim.next_due_ms - claim.now_ms) / 1000))
+        if claim is None or claim.code is not ClaimCode.ANSWERED:
+            await self._pause(delay)
+            return
+        try:
+            await self._first_of(
+                self.job_store.wait_for_wake(self.queues, delay), self._shutdown_event.wait()
+            )
+        except REDIS_ERRORS:
+            # The poll that follows meets the same trouble and says so.
+            await self._pause(delay)
+
+    async def _pause(self, seconds: float) -> None:
+        await self._first_of(self._shutdown_event.wait(), timeout_seconds=seconds)
+
+    async def _first_of(self, *waits: Any, timeout_seconds: float | None = None) -> None:
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    def _calculate_jittered_delay(self, base_delay: float, jitter_factor: float = 0.5) -> float:
+        """Return a draw from ``base_delay`` ± ``jitter_factor``, independent of other workers."""
+        return jittered_delay_seconds(base_delay, jitter_factor, self._random.uniform)
+
+    # Claiming
+
+    async def _poll_for_jobs(self, count: int) -> int:
+        """Claim up to ``count`` jobs and start them; returns how many, without waiting for them."""
+        if count <= 0 or self._shutdown_event.is_set():
+            return 0
+        idle_seconds = idle_delay_seconds(
+            self._empty_polls,
+            self.settings.default_poll_delay_seconds,
+            self.settings.worker_idle_poll_max_seconds,
+        )
+        self._next_delay = self._calculate_jittered_delay(idle_seconds)
+        wait_ms = int((self._next_delay + _WAIT_MARGIN_SECONDS) * 1000)
+        try:
+            attempts = await self._ownership.claim(count, self.queues, wait_ms=wait_ms)
+        except (*REDIS_ERRORS, LeaseLost) as error:
+            await self._weather(error)
+            return 0
+        self._failing_since = None
+        started = 0
+        for attempt in attempts:
+            started += await self._start(attempt)
+        return started
+
+    async def _weather(self, error: Exception) -> None:
+        """Redis is in trouble: wait a little, for as long as it takes."""
+        self._failing_since = self._failing_since or monotonic()
+        logger.warning("claim failed, trying again", extra={"worker_id": self.worker_id, "error": str(error)})
+        await self._pause(self._calculate_jittered_delay(_TROUBLE_SECONDS))
+
+    async def _start(self, attempt: Attempt) -> bool:
+        # The lock first, the slot second: whoever loses a race never occupies a slot.
+        await self._semaphore.acquire()
+        try:
+            await self._process_acquired_job(attempt.job, attempt.queue_name)
+        # Overridden methods are foreign code; the job they failed to start goes back.
+        except Exception:
+            logger.exception("job not started", extra={"job_id": attempt.job.id})
+            self._semaphore.release()
+            return False
+        return True
+
+    async def _try_acquire_job(self, job_id: str, queue_name: str) -> Job | None:
+        """Claim one named job; None when somebody else has it or it is not queued there."""
+        attempts = await self._ownership.claim(1, [queue_name], job_ids=[job_id])
+        return attempts[0].job if attempts else None
+
+    async def _process_acquired_job(self, job: Job, queue_name: str) -> None:
+        """Start a claimed job. The caller holds a slot, which is freed when the job has ended."""
+        attempt = self._ownership.book.find(job)
+        try:
+            if attempt is None:
+                await self.job_store.update_job_status(job.id, JobStatus.ACTIVE)
+            loop = self._loop or asyncio.get_running_loop()
+            task = loop.create_task(self._execute_job(job, queue_name))
+        except BaseException:
+            if attempt is None:
+                await self.job_store.release_job_lock(job.id)
+            else:
+                self._ownership.hand_back(attempt, "Job could not be started. Re-queued.")
+            raise
+        if attempt is not None:
+            attempt.task = task
+        self._running_tasks.add(task)
+        task.add_done_callback(functools.partial(self._task_cleanup, semaphore=self._semaphore))
+
+    async def _try_process_job(self, job_id: str, queue_name: str) -> bool:
+        """Claim and start one named job; False when it could not be had or started."""
+        job = await self._try_acquire_job(job_id, queue_name)
+        if job is None:
+            return False
+        await self._semaphore.acquire()
+        try:
+            await self._process_acquired_job(job, queue_name)
+        except Exception:
+            logger.exception("job not started", extra={"job_id": job_id})
+            self._semaphore.release()
+            return False
+        return True
+
+    def _task_cleanup(self, task: "asyncio.Future[Any]", semaphore: asyncio.Semaphore) -> None:
+        if task in self._running_tasks:
+            self._running_tasks.discard(task)
+        else:
+            logger.warning("an unknown task has ended", extra={"worker_id": self.worker_id})
+        semaphore.release()
+        self._slot_freed.set()
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("job task failed", exc_info=task.exception())
+
+    # Drain
+
+    async def _drain_tasks(self) -> None:
+        """Let running jobs end within the grace period, then cancel and hand back the rest."""
+        if not self._running_tasks:
+            return
+        grace_seconds = self.settings.worker_shutdown_grace_period_seconds
+        logger.info("draining", extra={"jobs": len(self._running_tasks), "seconds": grace_seconds})
+        _, unfinished = await asyncio.wait(set(self._running_tasks), timeout=grace_seconds)
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=_CANCEL_SECONDS)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+        await self.job_store.aclose()
+
+    async def _close_resources(self) -> None:
+        try:
+            await self.job_store.aclose()
+        except REDIS_ERRORS:
+            logger.exception("connections not closed in order")
+
+    # Heartbeat
+
+    async def _heartbeat_loop(self) -> None:
+        """Show that the event loop turns; the lease itself is renewed from a thread."""
+        self._ownership.on_beat = self._after_beat
+        while True:
+            self._ownership.last_turn = monotonic()
+            await asyncio.sleep(_TURN_SECONDS)
+
+    def _after_beat(self, beat: Beat, reply: BeatReply) -> None:
+        if self._hooks.has_hooks:
+            self._beat_hook_task = asyncio.ensure_future(
+                self._hooks.trigger_event("on_worker_heartbeat", self.worker_id, dict(beat.health))
+            )
+
+    def describe_health(self) -> dict[str, object]:
+        """Return the health record; also called from the thread that renews the lease."""
+        return {
+            "worker_id": self.worker_id,
+            "timestamp": datetime.now(UTC).isoformat(),
+            "status": self.status,
+            "active_jobs": len(self._running_tasks),
+            "concurrency_limit": self.settings.worker_concurrency,
+            "queues": self.queues,
+        }
+
+    def rename(self) -> bool:
+        """Choose another id after a clash; False when the id was given by the application."""
+        if self._has_own_name:
+            self.worker_id = _new_worker_id()
+        return self._has_own_name
+
+    # Cron
+
+    async def _cron_loop(self) -> None:
+        is_scheduled = False
+        while True:
+            try:
+                if not is_scheduled:
+                    await self._schedule_cron_jobs()
+                    is_scheduled = True
+                await self._maybe_enqueue_cron_jobs()
+            except (*REDIS_ERRORS, RRQError):
+                logger.exception("cron round failed", extra={"worker_id": self.worker_id})
+            await asyncio.sleep(_CRON_INTERVAL_SECONDS)
+
+    async def _schedule_cron_jobs(self) -> None:
+        now = await self.job_store.read_time()
+        for cron_job in self.cron_jobs:
+            self._advance(cron_job, now)
+
+    async def _maybe_enqueue_cron_jobs(self) -> None:
+        """Enqueue the cron entries that are due, each tick once in the whole fleet."""
+        # By the clock of Redis, so that all workers of a fleet agree on what is due.
+        now = await self.job_store.read_time()
+        for cron_job in self.cron_jobs:
+            if cron_job.next_run_time is None:
+                self._advance(cron_job, now)
+            if cron_job.next_run_time is None or not cron_job.due(now):
+                continue
+            try:
+                await self.client.enqueue_cron(cron_job)
+            except (*REDIS_ERRORS, RRQError):
+                logger.exception("cron entry not fired", extra={"function": cron_job.function_name})
+            self._advance(cron_job, now)
+
+    def _advance(self, cron_job: CronJob, now: datetime) -> None:
+        try:
+            cron_job.schedule_next(now)
+        except ValueError:
+            # A date that never comes, such as 30 February, must not stop the other entries.
+            cron_job.next_run_time = None
+            logger.exception("cron entry never fires", extra={"function": cron_job.function_name})
+
+
+def _new_worker_id() -> str:
+    return f"{DEFAULT_WORKER_ID_PREFIX}{os.getpid()}_{secrets.token_hex(3)}"
