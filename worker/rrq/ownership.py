@@ -68,6 +68,7 @@ class Ownership:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_registered = False
         self._needs_resync = False
+        self._is_hung = False
         self._mismatches = 0
         self._claims = 0
         self._making_room_until: float | None = None
@@ -283,13 +284,14 @@ class Ownership:
     def _describe(self) -> Beat | None:
         limit_seconds = self._host.settings.worker_loop_stall_limit_seconds
         hung_at = max(self.book.latest_deadline, self.last_turn + limit_seconds)
-        if monotonic() > hung_at:
+        is_hung = monotonic() > hung_at
+        if is_hung and not self._is_hung:
             logger.critical(
                 "event loop does not turn, lease is no longer renewed",
                 extra={"worker_id": self._host.worker_id},
             )
-            return None
-        return self._build_beat()
+        self._is_hung = is_hung
+        return None if is_hung else self._build_beat()
 
     def _tell(self, beat: Beat, renewal: Renewal) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -39,6 +39,8 @@ __all__ = ["RRQWorker"]
 logger = logging.getLogger(__name__)
 
 _CRON_INTERVAL_SECONDS = 30.0
+# A cut connection is mended at once; a Redis that stays away is asked once a second.
+_FIRST_TROUBLE_SECONDS = 0.05
 _TROUBLE_SECONDS = 1.0
 # How long a cancelled handler has to end before it is left behind.
 _CANCEL_SECONDS = 1.0
@@ -94,6 +96,7 @@ class RRQWorker(JobOutcomes):
         self._empty_polls = 0
         self._next_delay = 0.0
         self._failing_since: float | None = None
+        self._failures = 0
 
     # Lifecycle
 
@@ -280,7 +283,7 @@ class RRQWorker(JobOutcomes):
         except (*REDIS_ERRORS, LeaseLost) as error:
             await self._weather(error)
             return 0
-        self._failing_since = None
+        self._failing_since, self._failures = None, 0
         started = 0
         for attempt in attempts:
             started += await self._start(attempt)
@@ -289,8 +292,10 @@ class RRQWorker(JobOutcomes):
     async def _weather(self, error: Exception) -> None:
         """Redis is in trouble: wait a little, for as long as it takes."""
         self._failing_since = self._failing_since or monotonic()
+        self._failures += 1
         logger.warning("claim failed, trying again", extra={"worker_id": self.worker_id, "error": str(error)})
-        await self._pause(self._calculate_jittered_delay(_TROUBLE_SECONDS))
+        pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, _TROUBLE_SECONDS)
+        await self._pause(self._calculate_jittered_delay(pause_seconds))
 
     async def _start(self, attempt: Attempt) -> bool:
         # The lock first, the slot second: whoever loses a race never occupies a slot.

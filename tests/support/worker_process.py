@@ -1,0 +1,109 @@
+"""A worker in a process of its own, which tests may kill, stop and let go on.
+
+Run as a script this file *is* that worker; imported, it starts one. Handlers write to a ledger file,
+so that what they did is known even when Redis or the process has forgotten it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ledger import Ledger
+from rrq import JobRegistry, RRQSettings, RRQWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def build_registry(ledger: Ledger) -> JobRegistry:
+    async def note(ctx: dict[str, Any], seconds: float = 0.0) -> int:
+        """Start, take some time, have an effect."""
+        ledger.record(ctx["job_id"], "started", ctx["job_try"])
+        await asyncio.sleep(seconds)
+        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
+        return os.getpid()
+
+    async def hold_loop(ctx: dict[str, Any], seconds: float) -> str:
+        """Block the event loop, as careless code does."""
+        ledger.record(ctx["job_id"], "started", ctx["job_try"])
+        time.sleep(seconds)
+        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
+        return "held"
+
+    def in_thread(ctx: dict[str, Any], seconds: float = 0.0) -> str:
+        ledger.record(ctx["job_id"], "started", ctx["job_try"])
+        time.sleep(seconds)
+        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
+        return "threaded"
+
+    registry = JobRegistry()
+    registry.register("note", note)
+    registry.register("hold_loop", hold_loop)
+    registry.register("in_thread", in_thread)
+    return registry
+
+
+class WorkerProcess:
+    """Starts a worker for `dsn` and controls it by signals."""
+
+    def __init__(self, dsn: str, ledger: Ledger, **settings: object) -> None:
+        self._job = {"dsn": dsn, "ledger": ledger.path, "settings": settings}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        self._process = subprocess.Popen([sys.executable, __file__, json.dumps(self._job)], env=environment)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, timeout_seconds: float = 20.0) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_seconds)
+
+    def stop(self) -> int:
+        """End it gently; a stopped one is woken first."""
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def main(job: Mapping[str, Any]) -> None:
+    registry = build_registry(Ledger(job["ledger"]))
+    settings = RRQSettings(redis_dsn=job["dsn"], job_registry=registry, **job["settings"])
+    asyncio.run(RRQWorker(settings, registry).run())
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

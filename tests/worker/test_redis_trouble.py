@@ -1,0 +1,257 @@
+"""Redis cut off, paused, restarted and forgetful: every job ends, and no living worker loses its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleet import all_done, assert_nothing_in_hand, running_worker
+from proxy import RedisProxy
+from rrq.client import JobRequest, RRQClient
+from rrq.job import JobStatus
+from rrq.registry import JobRegistry
+from rrq.scripts import load_script
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from rrq.embedded import EmbeddedRedis
+
+CUTS = 100
+
+
+class Runs:
+    """Handlers that remember, in this process, which job ran how often."""
+
+    def __init__(self) -> None:
+        self.effects: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+        self.waiting: set[str] = set()
+        self.registry = JobRegistry()
+        self.registry.register("count", self.count)
+        self.registry.register("wait_at_gate", self.wait_at_gate)
+
+    async def count(self, ctx: dict[str, Any]) -> None:
+        self.effects[ctx["job_id"]] += 1
+
+    async def wait_at_gate(self, ctx: dict[str, Any]) -> None:
+        self.waiting.add(ctx["job_id"])
+        await self.gate.wait()
+        self.effects[ctx["job_id"]] += 1
+
+
+@pytest.fixture
+def runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture
+async def direct(own_redis: EmbeddedRedis) -> AsyncIterator[RRQClient]:
+    """A producer with a connection that is never disturbed."""
+    client = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
+    yield client
+    await client.close()
+
+
+def quick(dsn: str, **options: Any) -> RRQSettings:
+    return RRQSettings(redis_dsn=dsn, redis_socket_timeout_seconds=1.0, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["claim_jobs", "finish_jobs"])
+async def test_jobs_end_once_although_replies_are_cut_a_hundred_times(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, script: str
+) -> None:
+    async with RedisProxy(own_redis.port) as proxy:
+        async with running_worker(quick(proxy.dsn), runs.registry):
+            jobs = []
+            for _ in range(CUTS):
+                proxy.cut_next_reply(matching=load_script(script).sha.encode())
+                jobs += await direct.enqueue_many([JobRequest("count")] * 3)
+                await all_done(direct.job_store, jobs[-3:])
+            assert proxy.cut_replies == CUTS
+    # A claim that was never answered never ran; a finish that was sent twice counted once.
+    assert runs.effects == {job.id: 1 for job in jobs}
+    counters = await direct.job_store.redis.hgetall(direct.job_store.keys.counters)
+    assert counters == {b"done": str(len(jobs)).encode()}
+    await assert_nothing_in_hand(direct.job_store)
+
+
+async def test_a_wrongly_typed_job_key_does_not_spoil_the_batch_around_it(
+    client: RRQClient, settings: RRQSettings, runs: Runs
+) -> None:
+    store = client.job_store
+    jobs = await client.enqueue_many([JobRequest("count")] * 20)
+    bad = jobs.pop(7)
+    await store.redis.delete(store.keys.job_key(bad.id))
+    await store.redis.rpush(store.keys.job_key(bad.id), "not a job")
+    async with running_worker(settings, runs.registry):
+        await all_done(store, jobs)
+        assert await store.redis.lrange(store.keys.dlq_key("default"), 0, -1) == [bad.id.encode()]
+    dead = await store.get_job(bad.id)
+    assert dead is not None
+    assert "held a list instead of a hash" in dead["last_error"]
+    assert await store.redis.lrange(f"{store.keys.job_key(bad.id)}:unreadable", 0, -1) == [b"not a job"]
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_reap_in_flight_while_redis_is_paused_takes_nothing_from_living_workers(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    settings = quick(own_redis.dsn, worker_lease_seconds=1.5)
+    settings.redis_socket_timeout_seconds = 10.0
+    sweeper = JobStore(settings)
+    async with running_worker(settings, runs.registry), running_worker(settings, runs.registry):
+        jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 15)
+        await eventually(lambda: len(runs.waiting) == 15, 10, "jobs did not start")
+        await sweeper.reap_workers()
+        own_redis.pause()
+        reap = asyncio.create_task(sweeper.reap_workers())
+        # Longer than the lease: when Redis goes on, every lease has ended and the reap comes first.
+        await asyncio.sleep(settings.worker_lease_seconds * 2)
+        own_redis.resume()
+        report = await reap
+        assert report.returned == 0
+        assert report.put_off_until_ms is not None
+        runs.gate.set()
+        await all_done(direct.job_store, jobs)
+    assert set(runs.effects.values()) == {1}
+    await sweeper.aclose()
+    await assert_nothing_in_hand(direct.job_store)
+
+
+async def test_a_finish_that_a_restart_forgot_is_told_again(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    store = direct.job_store
+    async with running_worker(quick(own_redis.dsn), runs.registry):
+        jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 5)
+        await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
+        await store.redis.save()
+        runs.gate.set()
+        await all_done(store, jobs)
+        own_redis.kill()
+        own_redis.restart()
+        # Redis came back to the moment when all five were running.
+        await all_done(store, jobs)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_claim_that_a_restart_forgot_is_set_up_again(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    store = direct.job_store
+    async with running_worker(quick(own_redis.dsn), runs.registry):
+        blocked = await direct.enqueue_many([JobRequest("wait_at_gate", defer_by=0.7)] * 5)
+        await store.redis.save()
+        await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
+        own_redis.kill()
+        own_redis.restart()
+        # Redis came back to the moment before the claim: all five look queued while they run.
+        async with running_worker(quick(own_redis.dsn), runs.registry):
+
+            async def all_held() -> bool:
+                return await store.redis.zcard(store.keys.queue_key("default")) == 0
+
+            await eventually(all_held, 10, "the claims were not set up again")
+            runs.gate.set()
+            await all_done(store, blocked)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(store)
+
+
+async def test_claim_and_finish_forgotten_together_do_not_run_the_job_twice(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    store = direct.job_store
+    async with running_worker(quick(own_redis.dsn), runs.registry):
+        await eventually(lambda: store.redis.exists(store.keys.leases), 10, "the worker did not register")
+        jobs = await direct.enqueue_many([JobRequest("count", defer_by=0.5)] * 5)
+        await store.redis.save()
+        await all_done(store, jobs)
+        own_redis.kill()
+        own_redis.restart()
+        await all_done(store, jobs)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(store)
+
+
+async def test_results_made_while_redis_is_away_are_stored_when_it_is_back(
+    make_redis: Callable[..., EmbeddedRedis], runs: Runs
+) -> None:
+    server = make_redis(appendonly=True)
+    client = RRQClient(RRQSettings(redis_dsn=server.dsn))
+    async with running_worker(quick(server.dsn), runs.registry):
+        jobs = await client.enqueue_many([JobRequest("wait_at_gate")] * 5)
+        await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
+        await client.job_store.redis.shutdown(nosave=True)
+        runs.gate.set()
+        await eventually(lambda: len(runs.effects) == 5, 10, "handlers did not end")
+        server.restart()
+        await all_done(client.job_store, jobs)
+        more = await client.enqueue_many([JobRequest("count")] * 5)
+        await all_done(client.job_store, more)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(client.job_store)
+    await client.close()
+
+
+async def test_an_id_enqueued_again_while_it_runs_runs_once_more_and_only_then(
+    client: RRQClient, settings: RRQSettings, runs: Runs
+) -> None:
+    store = client.job_store
+    async with running_worker(settings, runs.registry), running_worker(settings, runs.registry):
+        first = await client.enqueue("wait_at_gate", _job_id="order-1")
+        assert first is not None
+        await eventually(lambda: runs.waiting == {"order-1"}, 10, "the job did not start")
+        again = await client.enqueue("count", _job_id="order-1")
+        assert again is not None
+        # The lock of the running attempt keeps the new one waiting.
+        assert (await store.get_job("order-1") or {})["status"] == JobStatus.PENDING.value
+        runs.gate.set()
+        await eventually(lambda: runs.effects["order-1"] == 2, 10, "the second run did not come")
+        await all_done(store, [again])
+    counters = await store.redis.hgetall(store.keys.counters)
+    assert counters == {b"done": b"1"}
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_flushed_script_cache_is_not_noticed(
+    client: RRQClient, settings: RRQSettings, runs: Runs
+) -> None:
+    async with running_worker(settings, runs.registry):
+        jobs = []
+        for _ in range(5):
+            await client.job_store.redis.script_flush()
+            jobs += await client.enqueue_many([JobRequest("count")] * 4)
+            await all_done(client.job_store, jobs)
+    assert set(runs.effects.values()) == {1}
+
+
+async def test_connections_killed_by_the_server_are_reopened(
+    client: RRQClient, settings: RRQSettings, runs: Runs
+) -> None:
+    async with running_worker(settings, runs.registry):
+        jobs = []
+        for _ in range(5):
+            jobs += await client.enqueue_many([JobRequest("count")] * 4)
+            await client.job_store.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await eventually(lambda: _can_enqueue(client, jobs), 10, "the producer did not come back")
+        await all_done(client.job_store, jobs)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(client.job_store)
+
+
+async def _can_enqueue(client: RRQClient, jobs: list[Any]) -> bool:
+    try:
+        jobs += await client.enqueue_many([JobRequest("count")])
+    except ConnectionError:
+        return False
+    return True
