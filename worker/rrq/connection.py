@@ -68,6 +68,8 @@ def open_redis(settings: RRQSettings) -> Redis:
             "rediss://, unix://, redis+sentinel:// or redis+cluster://."
         )
     options = _connection_options(settings)
+    if scheme == "unix":
+        options.pop("socket_keepalive")
     if scheme == "rediss":
         options |= _tls_options(settings)
     pool = BlockingConnectionPool.from_url(
@@ -77,6 +79,14 @@ def open_redis(settings: RRQSettings) -> Redis:
         **options,
     )
     return Redis.from_pool(pool)
+
+
+async def close_redis(redis: Redis) -> None:
+    """Close a client from ``open_redis`` with everything that belongs to it."""
+    await redis.aclose()
+    manager = getattr(getattr(redis, "connection_pool", None), "sentinel_manager", None)
+    for sentinel in manager.sentinels if manager is not None else ():
+        await sentinel.aclose()
 
 
 def _connection_options(settings: RRQSettings) -> dict[str, Any]:
@@ -283,6 +293,10 @@ class Wire:
         link, self._link = self._link, None
         if link is None or link.loop is not asyncio.get_running_loop():
             return
+        # In this order: a TLS connection needs a moment to say goodbye, and a reader that was
+        # cancelled first would drop the socket without it.
+        with contextlib.suppress(*REDIS_ERRORS):
+            await link.connection.disconnect()
         link.close(RedisConnectionError("The connection was closed by this process."))
         with contextlib.suppress(asyncio.CancelledError):
             await link.reader

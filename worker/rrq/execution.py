@@ -15,6 +15,9 @@ from typing import Any
 
 from rrq.registry import Handler
 
+#: A handler that was cancelled may clean up for this long before it is given up.
+IGNORED_AFTER_SECONDS = 10.0
+
 
 class Deadlines:
     """Cancels tasks that run too long, with one timer for all of them.
@@ -23,10 +26,12 @@ class Deadlines:
     timer is touched only by a deadline that comes before the one it waits for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_ignored: Callable[[asyncio.Task[Any]], None]) -> None:
         self._at: dict[asyncio.Task[Any], float] = {}
         self._expired: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        #: Called once for a task that still runs a while after it was cancelled.
+        self._on_ignored = on_ignored
 
     def watch(self, task: asyncio.Task[Any], timeout_seconds: float) -> None:
         """Cancel ``task`` unless it is forgotten within the time."""
@@ -55,9 +60,13 @@ class Deadlines:
         self._timer = None
         now = loop.time()
         for task in [task for task, at in self._at.items() if at <= now]:
-            del self._at[task]
-            self._expired.add(task)
-            task.cancel()
+            if task in self._expired:
+                del self._at[task]
+                self._on_ignored(task)
+            else:
+                self._at[task] = now + IGNORED_AFTER_SECONDS
+                self._expired.add(task)
+                task.cancel()
         if self._at:
             self._wait_until(loop, min(self._at.values()))
 

@@ -47,6 +47,7 @@ class LeaseKeeper:
         self._uniform = uniform
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     @property
@@ -72,15 +73,15 @@ class LeaseKeeper:
         await asyncio.to_thread(thread.join, _JOIN_SECONDS)
 
     def _interrupt(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def _run(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self._keep())
 
     async def _keep(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         store = JobStore(self._settings)
         sweeper = Sweeper(store)
         try:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
+from rrq.checkup import ServerFacts, parse_server_facts
 from rrq.codec import parse_job_result
-from rrq.connection import Wire, open_redis
+from rrq.connection import Wire, close_redis, open_redis
 from rrq.job import JobResult
 from rrq.keys import Keys
 from rrq.messages import (
@@ -63,7 +66,7 @@ class QueueProtocol:
         """Close all connections. Repeated calls are harmless."""
         await self.wire.aclose()
         await self.wait_wire.aclose()
-        await self.redis.aclose()
+        await close_redis(self.redis)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], token: str) -> Enqueued:
         """Store and queue a batch in one round trip."""
@@ -308,6 +311,18 @@ class QueueProtocol:
         seconds, microseconds = await self.wire.call("TIME")
         return datetime.fromtimestamp(int(seconds) + int(microseconds) / 1_000_000, UTC)
 
+    async def read_server_facts(self) -> ServerFacts:
+        """Return what the server says about memory and persistence."""
+        info: dict[str, Any] = {}
+        for section in ("memory", "persistence"):
+            info |= _parse_info(await self.wire.call("INFO", section))
+        try:
+            _, snapshots = await self.wire.call("CONFIG", "GET", "save")
+        except ResponseError:
+            # Managed servers and narrow ACLs keep CONFIG to themselves.
+            return parse_server_facts(info, None)
+        return parse_server_facts(info, snapshots.decode())
+
     async def set_drain(self, pod_uid: str, ttl_seconds: float = 30) -> None:
         """Keep the workers of a pod from claiming, until the time is up or it is cleared."""
         await self.wire.call("SET", self.keys.drain_key(pod_uid), "1", "PX", _to_ms(ttl_seconds))
@@ -335,6 +350,11 @@ class QueueProtocol:
 
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
+
+
+def _parse_info(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}
 
 
 def _to_ms(seconds: float) -> int:

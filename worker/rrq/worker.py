@@ -19,6 +19,7 @@ from typing import Any
 
 from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
+from rrq.checkup import describe_risks
 from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
@@ -86,9 +87,11 @@ class RRQWorker(JobOutcomes):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._health_check_task: asyncio.Task[None] | None = None
         self._cron_task: asyncio.Task[None] | None = None
+        self._checkup_task: asyncio.Task[None] | None = None
         self._beat_hook_task: asyncio.Future[None] | None = None
+        self._given_up: asyncio.Future[None] | None = None
         self._random = random.Random()
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(on_ignored=self._give_up_task)
         self._threads = HandlerThreads(settings.sync_handler_threads)
         self._hooks = HookManager(settings)
         self._ownership = Ownership(self, self._random.uniform)
@@ -161,6 +164,7 @@ class RRQWorker(JobOutcomes):
         """Claim and run until shutdown, then drain. May be called again afterwards."""
         self._loop = asyncio.get_running_loop()
         self._health_check_task = self._loop.create_task(self._heartbeat_loop())
+        self._checkup_task = self._loop.create_task(self._warn_about_redis())
         if self.cron_jobs:
             self._cron_task = self._loop.create_task(self._cron_loop())
         try:
@@ -177,14 +181,23 @@ class RRQWorker(JobOutcomes):
         finally:
             await self._wind_down()
 
+    async def _warn_about_redis(self) -> None:
+        try:
+            facts = await self.job_store.read_server_facts()
+        except REDIS_ERRORS as error:
+            logger.info("server settings not read", extra={"error": str(error)})
+            return
+        for risk in describe_risks(facts):
+            logger.warning("%s", risk, extra={"worker_id": self.worker_id})
+
     async def _wind_down(self) -> None:
         await self._drain_tasks()
         await self._ownership.release(_CANCEL_SECONDS)
-        for task in (self._health_check_task, self._cron_task):
+        for task in (self._health_check_task, self._cron_task, self._checkup_task):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
-        self._health_check_task = self._cron_task = None
+        self._health_check_task = self._cron_task = self._checkup_task = None
 
     async def _run_round(self) -> bool:
         """Poll once, or wait for a free slot; True when a burst is done."""
@@ -356,6 +369,15 @@ class RRQWorker(JobOutcomes):
         self._slot_freed.set()
         if not task.cancelled() and task.exception() is not None:
             logger.error("job task failed", exc_info=task.exception())
+
+    def _give_up_task(self, task: asyncio.Task[Any]) -> None:
+        """A handler ignored its timeout: end its job without it. Its slot stays taken."""
+        for attempt in self._ownership.book:
+            if attempt.task is task:
+                message = "Job ran past its timeout and its handler ignored the cancellation."
+                self._given_up = asyncio.ensure_future(
+                    self._handle_job_timeout(attempt.job, attempt.queue_name, message)
+                )
 
     # Drain
 

@@ -1,0 +1,198 @@
+"""The ways to run Redis: TLS, ACL users, Unix sockets, Sentinel, Cluster. Each runs real jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from certificates import make_certificates
+from fleet import all_done, running_worker
+from proxy import RedisProxy
+from rrq.client import JobRequest, RRQClient
+from rrq.connection import mask_dsn
+from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
+from rrq.exc import RedisUnavailable, SettingsError
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+async def double(ctx: dict[str, Any], number: int) -> int:
+    return 2 * number
+
+
+@pytest.fixture
+def registry() -> JobRegistry:
+    registry = JobRegistry()
+    registry.register("double", double)
+    return registry
+
+
+async def run_some_jobs(settings: RRQSettings, registry: JobRegistry) -> RRQClient:
+    client = RRQClient(settings)
+    async with running_worker(settings, registry):
+        jobs = await client.enqueue_many([JobRequest("double", args=(n,)) for n in range(20)])
+        for number, job in enumerate(jobs):
+            result = await client.wait_for_completion(job.id)
+            assert result is not None
+            assert result.result == 2 * number
+        assert len((await client.job_store.observe(["default"])).workers) == 1
+    return client
+
+
+async def test_jobs_run_over_tls_with_a_verified_certificate(
+    own_redis: EmbeddedRedis, registry: JobRegistry, tmp_path: Path
+) -> None:
+    certificates = make_certificates(tmp_path)
+    async with RedisProxy(own_redis.port, tls=certificates.server_context) as proxy:
+        settings = RRQSettings(redis_dsn=proxy.dsn, redis_tls_ca_file=str(certificates.authority_file))
+        client = await run_some_jobs(settings, registry)
+        await client.close()
+
+
+async def test_a_server_whose_certificate_nobody_vouches_for_is_refused(
+    own_redis: EmbeddedRedis, tmp_path: Path
+) -> None:
+    certificates = make_certificates(tmp_path)
+    async with RedisProxy(own_redis.port, tls=certificates.server_context) as proxy:
+        client = RRQClient(RRQSettings(redis_dsn=proxy.dsn))
+        with pytest.raises(RedisUnavailable, match="certificate verify failed"):
+            await client.enqueue("double", 1)
+        await client.close()
+
+
+async def test_jobs_run_for_an_acl_user_that_may_touch_only_its_prefix(
+    own_redis: EmbeddedRedis, registry: JobRegistry
+) -> None:
+    admin = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
+    rules = ["on", ">se:cr/et", "~shop:*", "&shop:*", "+@all", "-@admin", "-@dangerous", "+info"]
+    await admin.job_store.redis.execute_command("ACL", "SETUSER", "worker", *rules)
+    dsn = f"redis://worker:se%3Acr%2Fet@127.0.0.1:{own_redis.port}/0"
+    settings = RRQSettings(redis_dsn=dsn, key_prefix="shop:")
+    client = await run_some_jobs(settings, registry)
+    keys = [key async for key in admin.job_store.redis.scan_iter()]
+    assert keys
+    assert all(key.startswith(b"shop:") for key in keys)
+    await client.close()
+    await admin.close()
+
+
+async def test_jobs_run_over_a_unix_socket(
+    make_redis: Callable[..., EmbeddedRedis], registry: JobRegistry, tmp_path: Path
+) -> None:
+    path = tmp_path / "redis.sock"
+    make_redis(extra_args=["--unixsocket", str(path)])
+    client = await run_some_jobs(RRQSettings(redis_dsn=f"unix://{path}?db=0"), registry)
+    await client.close()
+
+
+@pytest.mark.slow
+async def test_a_sentinel_fail_over_is_followed_by_workers_and_producers(
+    make_redis: Callable[..., EmbeddedRedis], registry: JobRegistry
+) -> None:
+    master = make_redis()
+    replica = make_redis(extra_args=["--replicaof", "127.0.0.1", str(master.port)])
+    with EmbeddedSentinel(master) as sentinel:
+        dsn = f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster/0"
+        settings = RRQSettings(redis_dsn=dsn, redis_socket_timeout_seconds=1.0)
+        client = RRQClient(settings)
+        async with running_worker(settings, registry):
+            jobs = await client.enqueue_many([JobRequest("double", args=(n,)) for n in range(10)])
+            await all_done(client.job_store, jobs)
+            replica_client = RRQClient(RRQSettings(redis_dsn=replica.dsn))
+
+            async def replica_is_known() -> bool:
+                info = await replica_client.job_store.redis.info("replication")
+                return info["master_link_status"] == "up"
+
+            await eventually(replica_is_known, 20, "the replica did not follow")
+
+            async def sentinel_fails_over() -> bool:
+                reader, writer = await asyncio.open_connection("127.0.0.1", sentinel.port)
+                writer.write(b"SENTINEL FAILOVER mymaster\r\n")
+                answer = await reader.readline()
+                writer.close()
+                return answer.startswith(b"+OK")
+
+            await eventually(sentinel_fails_over, 30, "Sentinel would not fail over", interval_seconds=0.5)
+
+            async def enqueued_after() -> bool:
+                try:
+                    jobs[:] = await client.enqueue_many([JobRequest("double", args=(n,)) for n in range(10)])
+                except ConnectionError:
+                    return False
+                info = await replica_client.job_store.redis.info("replication")
+                return bool(info["role"] == "master")
+
+            await eventually(enqueued_after, 30, "the producer did not follow", interval_seconds=0.2)
+            await all_done(client.job_store, jobs)
+            await replica_client.close()
+        await client.close()
+
+
+async def test_jobs_run_on_a_cluster_through_a_hash_tagged_prefix(
+    make_redis: Callable[..., EmbeddedRedis], registry: JobRegistry
+) -> None:
+    nodes = [make_redis(extra_args=["--cluster-enabled", "yes"]) for _ in range(2)]
+    await _join(nodes)
+    # Whichever node is named, the keys of this prefix live on one of them; the other one says MOVED.
+    for node in nodes:
+        settings = RRQSettings(redis_dsn=f"redis+cluster://127.0.0.1:{node.port}", key_prefix="{shop}:")
+        client = await run_some_jobs(settings, registry)
+        await client.close()
+
+
+async def _join(nodes: list[EmbeddedRedis]) -> None:
+    clients = [RRQClient(RRQSettings(redis_dsn=node.dsn)).job_store.redis for node in nodes]
+    half = 8192
+    await clients[0].execute_command("CLUSTER", "ADDSLOTS", *range(half))
+    await clients[1].execute_command("CLUSTER", "ADDSLOTS", *range(half, 16384))
+    await clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+
+    async def is_ok() -> bool:
+        states = [await redis.execute_command("CLUSTER", "INFO") for redis in clients]
+        return all(b"cluster_state:ok" in _as_bytes(state) for state in states)
+
+    await eventually(is_ok, 20, "the cluster did not form")
+    for redis in clients:
+        await redis.aclose()
+
+
+def _as_bytes(reply: Any) -> bytes:
+    return (
+        str(reply).encode().replace(b"'", b"").replace(b": ", b":")
+        if isinstance(reply, dict)
+        else bytes(reply)
+    )
+
+
+def test_a_cluster_without_a_hash_tag_is_refused() -> None:
+    with pytest.raises(SettingsError, match="no hash tag"):
+        RRQClient(RRQSettings(redis_dsn="redis+cluster://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "complaint"),
+    [("http://127.0.0.1", "scheme 'http'"), ("redis+sentinel://127.0.0.1:1", "names no Sentinel host")],
+)
+def test_a_dsn_that_cannot_work_is_refused_with_a_hint(dsn: str, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        RRQClient(RRQSettings(redis_dsn=dsn))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "masked"),
+    [
+        ("redis://:secret@host:6379/0", "redis://***@host:6379/0"),
+        ("rediss://user:p@ss@host/1", "rediss://***@host/1"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+    ],
+)
+def test_passwords_are_masked_before_a_dsn_is_shown(dsn: str, masked: str) -> None:
+    assert mask_dsn(dsn) == masked
