@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rrq import RRQWorker
-from rrq.job import Job, JobStatus
-from rrq.store import JobStore
 from waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from rrq.job import Job, JobStatus
     from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
+    from rrq.store import JobStore
 
 
 @contextlib.asynccontextmanager

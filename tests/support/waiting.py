@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,13 +13,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@overload
 async def eventually(
-    predicate: Callable[[], T | Awaitable[T]],
+    predicate: Callable[[], Awaitable[T]],
+    timeout_seconds: float = ...,
+    message: str = ...,
+    *,
+    interval_seconds: float = ...,
+) -> T: ...
+@overload
+async def eventually(
+    predicate: Callable[[], T],
+    timeout_seconds: float = ...,
+    message: str = ...,
+    *,
+    interval_seconds: float = ...,
+) -> T: ...
+async def eventually(
+    predicate: Callable[[], Any],
     timeout_seconds: float = 10.0,
     message: str = "the condition never became true",
     *,
     interval_seconds: float = 0.02,
-) -> T:
+) -> Any:
     """Call `predicate` until it returns something true, and return that.
 
     An AssertionError inside the predicate means "not yet". At the deadline the test fails with `message`

@@ -34,7 +34,7 @@ def build_registry(ledger: Ledger) -> JobRegistry:
     async def hold_loop(ctx: dict[str, Any], seconds: float) -> str:
         """Block the event loop, as careless code does."""
         ledger.record(ctx["job_id"], "started", ctx["job_try"])
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251  being careless is its purpose
         ledger.record(ctx["job_id"], "effect", ctx["job_try"])
         return "held"
 

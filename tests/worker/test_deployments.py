@@ -16,6 +16,7 @@ from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
+from rrq.store import JobStore
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def test_jobs_run_for_an_acl_user_that_may_touch_only_its_prefix(
 ) -> None:
     admin = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
     rules = ["on", ">se:cr/et", "~shop:*", "&shop:*", "+@all", "-@admin", "-@dangerous", "+info"]
-    await admin.job_store.redis.execute_command("ACL", "SETUSER", "worker", *rules)
+    await admin.job_store.wire.call("ACL", "SETUSER", "worker", *rules)
     dsn = f"redis://worker:se%3Acr%2Fet@127.0.0.1:{own_redis.port}/0"
     settings = RRQSettings(redis_dsn=dsn, key_prefix="shop:")
     client = await run_some_jobs(settings, registry)
@@ -109,7 +110,7 @@ async def test_a_sentinel_fail_over_is_followed_by_workers_and_producers(
 
             async def replica_is_known() -> bool:
                 info = await replica_client.job_store.redis.info("replication")
-                return info["master_link_status"] == "up"
+                return bool(info["master_link_status"] == "up")
 
             await eventually(replica_is_known, 20, "the replica did not follow")
 
@@ -149,27 +150,18 @@ async def test_jobs_run_on_a_cluster_through_a_hash_tagged_prefix(
 
 
 async def _join(nodes: list[EmbeddedRedis]) -> None:
-    clients = [RRQClient(RRQSettings(redis_dsn=node.dsn)).job_store.redis for node in nodes]
-    half = 8192
-    await clients[0].execute_command("CLUSTER", "ADDSLOTS", *range(half))
-    await clients[1].execute_command("CLUSTER", "ADDSLOTS", *range(half, 16384))
-    await clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+    stores = [JobStore(RRQSettings(redis_dsn=node.dsn)) for node in nodes]
+    for store, slots in zip(stores, (range(8192), range(8192, 16384)), strict=True):
+        await store.wire.call("CLUSTER", "ADDSLOTS", *slots)
+    await stores[0].wire.call("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
 
     async def is_ok() -> bool:
-        states = [await redis.execute_command("CLUSTER", "INFO") for redis in clients]
-        return all(b"cluster_state:ok" in _as_bytes(state) for state in states)
+        states = [await store.wire.call("CLUSTER", "INFO") for store in stores]
+        return all(b"cluster_state:ok" in state for state in states)
 
     await eventually(is_ok, 20, "the cluster did not form")
-    for redis in clients:
-        await redis.aclose()
-
-
-def _as_bytes(reply: Any) -> bytes:
-    return (
-        str(reply).encode().replace(b"'", b"").replace(b": ", b":")
-        if isinstance(reply, dict)
-        else bytes(reply)
-    )
+    for store in stores:
+        await store.aclose()
 
 
 def test_a_cluster_without_a_hash_tag_is_refused() -> None:

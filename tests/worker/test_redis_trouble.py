@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.job import JobStatus
+from rrq.job import Job, JobStatus
 from rrq.registry import JobRegistry
 from rrq.scripts import load_script
 from rrq.settings import RRQSettings
@@ -68,14 +69,13 @@ def quick(dsn: str, **options: Any) -> RRQSettings:
 async def test_jobs_end_once_although_replies_are_cut_a_hundred_times(
     own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, script: str
 ) -> None:
-    async with RedisProxy(own_redis.port) as proxy:
-        async with running_worker(quick(proxy.dsn), runs.registry):
-            jobs = []
-            for _ in range(CUTS):
-                proxy.cut_next_reply(matching=load_script(script).sha.encode())
-                jobs += await direct.enqueue_many([JobRequest("count")] * 3)
-                await all_done(direct.job_store, jobs[-3:])
-            assert proxy.cut_replies == CUTS
+    async with RedisProxy(own_redis.port) as proxy, running_worker(quick(proxy.dsn), runs.registry):
+        jobs = []
+        for _ in range(CUTS):
+            proxy.cut_next_reply(matching=load_script(script).sha.encode())
+            jobs += await direct.enqueue_many([JobRequest("count")] * 3)
+            await all_done(direct.job_store, jobs[-3:])
+        assert proxy.cut_replies == CUTS
     # A claim that was never answered never ran; a finish that was sent twice counted once.
     assert runs.effects == {job.id: 1 for job in jobs}
     counters = await direct.job_store.redis.hgetall(direct.job_store.keys.counters)
@@ -239,17 +239,18 @@ async def test_connections_killed_by_the_server_are_reopened(
     client: RRQClient, settings: RRQSettings, runs: Runs
 ) -> None:
     async with running_worker(settings, runs.registry):
-        jobs = []
+        jobs: list[Job] = []
+        come_back = partial(_can_enqueue, client, jobs)
         for _ in range(5):
             jobs += await client.enqueue_many([JobRequest("count")] * 4)
-            await client.job_store.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            await eventually(lambda: _can_enqueue(client, jobs), 10, "the producer did not come back")
+            await client.job_store.wire.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await eventually(come_back, 10, "the producer did not come back")
         await all_done(client.job_store, jobs)
     assert set(runs.effects.values()) == {1}
     await assert_nothing_in_hand(client.job_store)
 
 
-async def _can_enqueue(client: RRQClient, jobs: list[Any]) -> bool:
+async def _can_enqueue(client: RRQClient, jobs: list[Job]) -> bool:
     try:
         jobs += await client.enqueue_many([JobRequest("count")])
     except ConnectionError:

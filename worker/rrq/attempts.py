@@ -58,7 +58,9 @@ class AttemptBook:
         # Keyed by the identity of the job object: after a reap the same job id may be in hand
         # twice, once as a lost attempt that is still ending and once as a new one.
         self._by_job: dict[int, Attempt] = {}
-        self._reported: deque[tuple[float, ClaimedJob, Outcome]] = deque()
+        # Per acknowledged batch: when, how large, what.
+        self._reported: deque[tuple[float, int, list[tuple[ClaimedJob, Outcome]]]] = deque()
+        self._reported_count = 0
         self._reported_characters = 0
         #: Monotonic time by which every job in hand must have ended.
         self.latest_deadline = 0.0
@@ -93,20 +95,23 @@ class AttemptBook:
         if not self._by_job:
             self.latest_deadline = 0.0
 
-    def keep_reported(self, now: float, attempt: Attempt, outcome: Outcome) -> None:
-        """Move an acknowledged attempt to the ones that may have to be reported again."""
-        self.drop(attempt)
-        self._reported.append((now, attempt.claimed._replace(fields=[]), outcome))
-        self._reported_characters += len(outcome.text)
+    def keep_reported(self, batch: "list[tuple[ClaimedJob, Outcome]]") -> None:
+        """Remember outcomes that were just acknowledged, and forget the oldest."""
+        now = monotonic()
+        characters = sum(len(outcome.text) for _, outcome in batch)
+        self._reported.append((now, characters, batch))
+        self._reported_count += len(batch)
+        self._reported_characters += characters
         while (
             self._reported[0][0] < now - RETENTION_SECONDS
-            or len(self._reported) > MOST_RETAINED
-            or (self._reported_characters > MOST_RETAINED_CHARACTERS and len(self._reported) > 1)
-        ):
-            _, _, dropped = self._reported.popleft()
-            self._reported_characters -= len(dropped.text)
+            or self._reported_count > MOST_RETAINED
+            or self._reported_characters > MOST_RETAINED_CHARACTERS
+        ) and len(self._reported) > 1:
+            _, characters, dropped = self._reported.popleft()
+            self._reported_count -= len(dropped)
+            self._reported_characters -= characters
 
-    def recently_reported(self) -> list[tuple[ClaimedJob, Outcome]]:
+    def recently_reported(self) -> "list[tuple[ClaimedJob, Outcome]]":
         """Return what was acknowledged within the last seconds."""
         oldest = monotonic() - RETENTION_SECONDS
-        return [(claimed, outcome) for at, claimed, outcome in self._reported if at >= oldest]
+        return [entry for at, _, batch in self._reported if at >= oldest for entry in batch]

@@ -33,8 +33,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: Hash fields that a claim returns, in this order. Outcome fields are left out: the attempt that
-#: is about to start will overwrite them, and a result can be large.
+#: Hash fields that a claim returns, in this order. Each one costs Redis and the worker time, so only
+#: what running the job needs is here; the outcome of an earlier attempt is not.
 CLAIMED_FIELDS: Final[tuple[str, ...]] = (
     "function_name",
     "job_args",
@@ -48,13 +48,11 @@ CLAIMED_FIELDS: Final[tuple[str, ...]] = (
     "queue_name",
     "next_scheduled_run_time",
     "trace_context",
-    "last_error",
     "job_params",
-    "dlq_name",
 )
 
 _DEFAULT_MAX_RETRIES: Final[int] = Job.model_fields["max_retries"].default
-_JOB_FIELDS: Final = frozenset(Job.model_fields)
+_JOB_FIELDS: Final = set(Job.model_fields)
 _JSON_FIELDS: Final = frozenset({"job_args", "job_kwargs", "result", "trace_context"})
 _SCALAR_FIELDS: Final = tuple(name for name in Job.model_fields if name not in _JSON_FIELDS)
 _STATUS_BY_TEXT: Final = {status.value: status for status in JobStatus}
@@ -281,9 +279,7 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             queue_name,
             run_time,
             trace_context,
-            last_error,
             _job_params,
-            dlq_name,
         ) = values
         if (
             function_name is None
@@ -293,6 +289,10 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             or current_retries is None
             or max_retries is None
             or trace_context is not None
+            or len(current_retries) > _SAFE_DIGITS
+            or len(max_retries) > _SAFE_DIGITS
+            or len(timeout or b"") > _SAFE_DIGITS
+            or len(result_ttl or b"") > _SAFE_DIGITS
         ):
             return None
         if args_json == b"[]":
@@ -321,29 +321,23 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             "job_kwargs": kwargs,
             "enqueue_time": enqueued_at,
             "status": JobStatus.ACTIVE,
-            "current_retries": _parse_short_integer(current_retries),
+            "current_retries": int(current_retries),
             "next_scheduled_run_time": run_at,
-            "max_retries": _parse_short_integer(max_retries),
-            "job_timeout_seconds": None if timeout is None else _parse_short_integer(timeout),
-            "result_ttl_seconds": None if result_ttl is None else _parse_short_integer(result_ttl),
+            "max_retries": int(max_retries),
+            "job_timeout_seconds": None if timeout is None else int(timeout),
+            "result_ttl_seconds": None if result_ttl is None else int(result_ttl),
             "job_unique_key": None if unique_key is None else unique_key.decode(),
             "completion_time": None,
             "result": None,
-            "last_error": None if last_error is None else last_error.decode(),
+            "last_error": None,
             "queue_name": None if queue_name is None else queue_name.decode(),
-            "dlq_name": None if dlq_name is None else dlq_name.decode(),
+            "dlq_name": None,
             "trace_context": None,
         }
     except (ValueError, RecursionError):
         # The tolerant reader decides whether this is odd or broken, and says why.
         return None
     return _make_job(attributes)
-
-
-def _parse_short_integer(raw: bytes) -> int:
-    if len(raw) > _SAFE_DIGITS:
-        raise ValueError("too long for the fast way")
-    return int(raw)
 
 
 def _make_job(attributes: dict[str, Any]) -> Job:
@@ -353,8 +347,8 @@ def _make_job(attributes: dict[str, Any]) -> Job:
     """
     job = Job.__new__(Job)
     _set_slot(job, "__dict__", attributes)
-    # A fresh set per job: pydantic adds to it when a field is assigned.
-    _set_slot(job, "__pydantic_fields_set__", set(_JOB_FIELDS))
+    # One set for all of them: it names every field already, so that assigning one adds nothing.
+    _set_slot(job, "__pydantic_fields_set__", _JOB_FIELDS)
     _set_slot(job, "__pydantic_extra__", None)
     _set_slot(job, "__pydantic_private__", None)
     return job

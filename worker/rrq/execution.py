@@ -10,6 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from math import inf
 from queue import SimpleQueue
 from typing import Any
 
@@ -30,6 +31,7 @@ class Deadlines:
         self._at: dict[asyncio.Task[Any], float] = {}
         self._expired: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look = inf
         #: Called once for a task that still runs a while after it was cancelled.
         self._on_ignored = on_ignored
 
@@ -37,7 +39,7 @@ class Deadlines:
         """Cancel ``task`` unless it is forgotten within the time."""
         loop = task.get_loop()
         at = self._at[task] = loop.time() + timeout_seconds
-        if self._timer is None or at < self._timer.when():
+        if at < self._next_look:
             self._wait_until(loop, at)
 
     def forget(self, task: asyncio.Task[Any]) -> bool:
@@ -46,7 +48,7 @@ class Deadlines:
         The cancellation is taken back, as ``asyncio.timeout`` does, so that the task can go on.
         """
         self._at.pop(task, None)
-        if task not in self._expired:
+        if not self._expired or task not in self._expired:
             return False
         self._expired.discard(task)
         return task.uncancel() == 0
@@ -55,9 +57,10 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(at, self._look, loop)
+        self._next_look = at
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
+        self._timer, self._next_look = None, inf
         now = loop.time()
         for task in [task for task, at in self._at.items() if at <= now]:
             if task in self._expired:

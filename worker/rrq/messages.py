@@ -70,7 +70,6 @@ class Claim(NamedTuple):
     now_ms: int
     next_due_ms: int | None
     more_due: bool
-    leases_ended: bool
     suspect_waits: bool
     missing: list[str]
     unreadable: list[str]

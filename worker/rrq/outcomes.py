@@ -43,6 +43,7 @@ class JobOutcomes:
     _hooks: HookManager
     _deadlines: Deadlines
     _threads: HandlerThreads
+    _slot_freed: asyncio.Event
 
     async def _execute_job(self, job: Job, queue_name: str) -> None:
         """Run one job to its end; returns when the outcome is stored. Absorbs a cancellation."""
@@ -205,7 +206,10 @@ class JobOutcomes:
             attempt.is_reported = True
             token = attempt.token
         outcome = Outcome(job.id, token, kind, storable_text(text), number, key, storable_text(trace))
-        await self._ownership.reporter.submit(attempt, outcome)
+        verdict = self._ownership.reporter.submit(attempt, outcome)
+        # The handler has ended: its slot may be claimed for while the outcome is on its way.
+        self._slot_freed.set()
+        await verdict
 
     def _calculate_backoff_ms(self, job: Job) -> int:
         """Return the wait before retry number ``job.current_retries``."""

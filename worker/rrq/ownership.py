@@ -145,8 +145,10 @@ class Ownership:
             self._making_room_until = monotonic() + _MAKE_ROOM_SECONDS
         for job_id in claim.missing:
             logger.warning("queue entry without a job dropped", extra={"job_id": job_id})
-        for job_id in claim.unreadable:
-            logger.error("job key is not a hash, job dead-lettered", extra={"job_id": job_id})
+        for key in claim.unreadable:
+            logger.error(
+                "job dead-lettered or queue skipped, its key is of the wrong type", extra={"key": key}
+            )
 
     def _take_in_hand(self, claimed: ClaimedJob) -> Attempt | None:
         try:
@@ -269,15 +271,21 @@ class Ownership:
         else:
             attempt.task.cancel()
 
-    def _on_acknowledged(self, now: float, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
-        if verdict is Verdict.FENCED:
-            logger.warning(
-                "late outcome refused, the job had been given to another attempt",
-                extra={"job_id": attempt.job.id, "worker_id": self._host.worker_id},
-            )
+    def _on_acknowledged(self, batch: Sequence[tuple[Attempt, Outcome, Verdict]]) -> None:
+        reported = []
+        for attempt, outcome, verdict in batch:
             self.book.drop(attempt)
-        else:
-            self.book.keep_reported(now, attempt, outcome)
+            if verdict is Verdict.FENCED:
+                logger.warning(
+                    "late outcome refused, the job had been given to another attempt",
+                    extra={"job_id": attempt.job.id, "worker_id": self._host.worker_id},
+                )
+                continue
+            # What the job was made of is not needed to recognise it, and may be large.
+            attempt.claimed.fields.clear()
+            reported.append((attempt.claimed, outcome))
+        if reported:
+            self.book.keep_reported(reported)
 
     # Heartbeat; the first two run in the thread of the lease keeper
 

@@ -120,11 +120,12 @@ class QueueProtocol:
                 *request.job_ids,
             ],
         )
-        code, now_ms, next_due_ms, more_due, leases_ended, suspect_waits, missing, bad, rows = reply
+        code, now_ms, next_due_ms, more_due, suspect_waits, missing, bad, rows = reply
         jobs = []
         for number, (job_id, position, score, fields) in enumerate(rows, 1):
             is_suspect = fields.pop() is not None
             token_before = fields.pop() or b""
+            fields.pop()  # completion_time, which only the script looks at
             queue_name, queue_key = request.queues[position - 1], queue_keys[position - 1]
             token = f"{request.token_base}.{number}"
             jobs.append(
@@ -135,7 +136,6 @@ class QueueProtocol:
             now_ms,
             None if next_due_ms < 0 else next_due_ms,
             bool(more_due),
-            bool(leases_ended),
             bool(suspect_waits),
             _texts(missing),
             _texts(bad),
@@ -144,8 +144,14 @@ class QueueProtocol:
 
     async def finish_jobs(self, worker_id: str, outcomes: Sequence[Outcome]) -> list[Verdict]:
         """Store outcomes, each only if its attempt still owns the job. May be sent twice."""
-        keys = [self.keys.active_jobs_key(worker_id), self.keys.counters]
-        args: list[Any] = [self.keys.prefix, worker_id]
+        if not outcomes:
+            return []
+        keys = [
+            self.keys.active_jobs_key(worker_id),
+            self.keys.counters,
+            self.keys.dlq_key(self.settings.default_dlq_name),
+        ]
+        args: list[Any] = [self.keys.prefix, worker_id, self.settings.default_dlq_result_ttl_seconds]
         for outcome in outcomes:
             args += outcome
         verdicts = await self.wire.run(load_script("finish_jobs"), keys, args)

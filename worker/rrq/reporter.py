@@ -7,8 +7,7 @@ batches. Redis being away is waited out; what the outcomes are is decided in ``w
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Sequence
 
 from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
@@ -33,7 +32,7 @@ class Reporter:
         self,
         get_store: Callable[[], JobStore],
         get_worker_id: Callable[[], str],
-        on_acknowledged: Callable[[float, Attempt, Outcome, Verdict], None],
+        on_acknowledged: Callable[[Sequence[tuple[Attempt, Outcome, Verdict]]], None],
     ) -> None:
         # Asked for each time: applications may replace the store of a worker.
         self._get_store = get_store
@@ -101,9 +100,13 @@ class Reporter:
                     extra={"jobs": len(batch), "error": str(error), "pause_seconds": pause_seconds},
                 )
                 await asyncio.sleep(pause_seconds)
-        now = monotonic()
-        for (attempt, outcome, waiter), verdict in zip(batch, verdicts, strict=True):
-            if attempt is not None:
-                self._on_acknowledged(now, attempt, outcome, verdict)
+        self._on_acknowledged(
+            [
+                (attempt, outcome, verdict)
+                for (attempt, outcome, _), verdict in zip(batch, verdicts, strict=True)
+                if attempt is not None
+            ]
+        )
+        for (_, _, waiter), verdict in zip(batch, verdicts, strict=True):
             if not waiter.done():
                 waiter.set_result(verdict)

@@ -13,7 +13,7 @@ from importlib.resources import files
 from rrq.codec import CLAIMED_FIELDS
 
 #: What a claim reads of a job beyond the fields of the model. ``suspect`` must stay the last.
-CLAIM_EXTRA_FIELDS = ("attempt_token", "suspect")
+CLAIM_EXTRA_FIELDS = ("completion_time", "attempt_token", "suspect")
 
 _LUA = files("rrq") / "lua"
 _NEEDS = re.compile(r"^-- needs: (.+)$", re.MULTILINE)

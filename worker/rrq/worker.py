@@ -39,6 +39,10 @@ __all__ = ["RRQWorker"]
 
 logger = logging.getLogger(__name__)
 
+# While Redis prepares one batch, this process runs another: a claim for all slots at once would make
+# them wait for each other in turns. Below a certain size a batch is not worth its round trip.
+_BATCHES = 2
+_SMALL_BATCH = 16
 _CRON_INTERVAL_SECONDS = 30.0
 # A cut connection is mended at once; a Redis that stays away is asked once a second.
 _FIRST_TROUBLE_SECONDS = 0.05
@@ -82,6 +86,8 @@ class RRQWorker(JobOutcomes):
         self.cron_jobs: list[CronJob] = list(settings.cron_jobs)
         self.status = "initializing"
         self._semaphore = asyncio.Semaphore(settings.worker_concurrency)
+        # Made once and not per job; it is made anew when an application replaces the semaphore.
+        self._cleanup = functools.partial(self._task_cleanup, semaphore=self._semaphore)
         self._running_tasks: set[asyncio.Task[None]] = set()
         self._shutdown_event = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -167,6 +173,8 @@ class RRQWorker(JobOutcomes):
         self._checkup_task = self._loop.create_task(self._warn_about_redis())
         if self.cron_jobs:
             self._cron_task = self._loop.create_task(self._cron_loop())
+        shutdown_watch = self._loop.create_task(self._shutdown_event.wait())
+        shutdown_watch.add_done_callback(lambda _: self._slot_freed.set())
         try:
             while not self._shutdown_event.is_set():
                 # The loop survives whatever a round raises; foreign code may be overridden in.
@@ -179,6 +187,7 @@ class RRQWorker(JobOutcomes):
                     logger.exception("worker round failed", extra={"worker_id": self.worker_id})
                     await self._pause(self._calculate_jittered_delay(_TROUBLE_SECONDS))
         finally:
+            shutdown_watch.cancel()
             await self._wind_down()
 
     async def _warn_about_redis(self) -> None:
@@ -208,6 +217,8 @@ class RRQWorker(JobOutcomes):
             await self._ownership.agree_if_needed()
             return False
         self.status = "polling"
+        batch = max(_SMALL_BATCH, self.settings.worker_concurrency // _BATCHES)
+        free = min(batch, await self._let_slots_gather(free, batch))
         started = await self._poll_for_jobs(free)
         claim = self._ownership.last_claim
         if self.burst and started == 0 and not self._running_tasks:
@@ -216,6 +227,15 @@ class RRQWorker(JobOutcomes):
         if claim is not None and started < free and not claim.more_due:
             await self._wait_for_work()
         return False
+
+    async def _let_slots_gather(self, free: int, batch: int) -> int:
+        """Give quick handlers a turn of the loop to end, as long as that frees slots for a batch."""
+        while free < batch:
+            await asyncio.sleep(0)
+            before, free = free, self._free_slots()
+            if free <= before:
+                break
+        return free
 
     def _free_slots(self) -> int:
         # A handler that has returned needs no slot while its outcome travels; waiting for the
@@ -238,9 +258,15 @@ class RRQWorker(JobOutcomes):
     # Waiting
 
     async def _wait_for_slot(self) -> None:
-        self._slot_freed.clear()
+        """Sleep until a handler has ended or the worker is to stop; now and then look regardless."""
         delay = self._calculate_jittered_delay(self.settings.worker_idle_poll_max_seconds)
-        await self._first_of(self._slot_freed.wait(), self._shutdown_event.wait(), timeout_seconds=delay)
+        # An event and a timer, not a pair of tasks: at full speed this is passed once per batch.
+        timer = asyncio.get_running_loop().call_later(delay, self._slot_freed.set)
+        try:
+            await self._slot_freed.wait()
+        finally:
+            timer.cancel()
+            self._slot_freed.clear()
 
     async def _wait_for_work(self) -> None:
         """Sleep until a job may have come: a wake-up, the next due time, or the next poll."""
@@ -344,7 +370,9 @@ class RRQWorker(JobOutcomes):
         if attempt is not None:
             attempt.task = task
         self._running_tasks.add(task)
-        task.add_done_callback(functools.partial(self._task_cleanup, semaphore=self._semaphore))
+        if self._cleanup.keywords["semaphore"] is not self._semaphore:
+            self._cleanup = functools.partial(self._task_cleanup, semaphore=self._semaphore)
+        task.add_done_callback(self._cleanup)
 
     async def _try_process_job(self, job_id: str, queue_name: str) -> bool:
         """Claim and start one named job; False when it could not be had or started."""

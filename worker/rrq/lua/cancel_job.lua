@@ -8,10 +8,12 @@
 local id = ARGV[2]
 local job = prefix .. 'job:' .. id
 local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'queue_name', 'attempt_token',
-  'job_unique_key', 'result_ttl_seconds', 'waited_for')
+  'job_unique_key', 'result_ttl_seconds', 'waited_for', 'claimed_queue')
 if seen.err or redis.call('EXISTS', job) == 0 then return {0, ''} end
 local status, worker_id = string.upper(seen[1] or ''), seen[2]
-if redis.call('ZREM', home_queue(nil, seen[3]), id) == 1 then
+-- Given back, a job is where it was claimed from, which need not be the queue it was made for.
+if redis.call('ZREM', home_queue(nil, seen[3]), id) == 1
+  or seen[8] and redis.call('ZREM', seen[8], id) == 1 then
   redis.call('HSET', job, 'attempt_token', (seen[4] or '') .. '.cancelled')
   mark_cancelled(id, tonumber(seen[6] or '') or 86400, seen[5], seen[7])
   return {1, status}

@@ -9,8 +9,8 @@
 --          9 wait if there is too little (ms), 0 = the caller will not wait
 --          10 dead letter list   11 dead letter TTL (s)
 --          12… ids to claim, due or not, instead of what is due
--- Returns  {code, now ms, next due ms or -1, more due left 0/1, leases ended 0/1, suspect waits 0/1,
---           ids without a job, ids of unreadable jobs, jobs}
+-- Returns  {code, now ms, next due ms or -1, more due left 0/1, suspect waits 0/1,
+--           ids without a job, ids of jobs and keys of queues of the wrong type, jobs}
 --          code: 1 answered   0 lease lost   2 pod drains   3 too early after a restart of Redis
 --          job:  {id, index of its queue, due score, token before, claim fields…}
 local leases, active, record, guard, drain = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,9 +25,8 @@ local MAX_MS = 2 ^ 52
 
 local jobs, missing, unreadable = {}, {}, {}
 local next_due_ms, more_due, suspect_waits = -1, 0, 0
-local leases_ended = #redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 1)
 local function answer(code)
-  return {code, now_ms, next_due_ms, more_due, leases_ended, suspect_waits, missing, unreadable, jobs}
+  return {code, now_ms, next_due_ms, more_due, suspect_waits, missing, unreadable, jobs}
 end
 
 if incarnation ~= '' then
@@ -51,8 +50,9 @@ for q = FIRST_QUEUE, #KEYS do
   end
 end
 
-local held = redis.call('ZCARD', active)
-local start_iso, start_s = iso(now_us), math.floor(now_us / 1000000)
+-- Numbers are printed once here and not by every call below, which adds up.
+local start_iso, start_s = iso(now_us), digits(math.floor(now_us / 1000000))
+local ttl_ms_by_timeout = {}
 
 -- True when the lock is this worker's now. A lock whose holder shows no sign of life is stale.
 local function take_lock(id, ttl_ms)
@@ -69,7 +69,7 @@ end
 -- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
 -- One worker at a time is asked to let its other jobs end and come back for it.
 local function may_take_suspect(job)
-  if held == 0 and #jobs == 0 then return true end
+  if #jobs == 0 and redis.call('ZCARD', active) == 0 then return true end
   if redis.call('HGET', job, 'reserved_until_ms') then
     local reserved = redis.call('HMGET', job, 'reserved_until_ms', 'reserved_by')
     if tonumber(reserved[1]) > now_ms and reserved[2] ~= worker_id then return false end
@@ -103,16 +103,20 @@ local function try_claim(id, score, q, taken)
   end
   local is_suspect = fields[#CLAIMED_FIELDS]
   if is_suspect and not may_take_suspect(job) then return 'left' end
-  local ttl_ms = lock_ttl_ms
-  if ttl_ms == 0 then
-    ttl_ms = lock_ttl_ms_of(fields[TIMEOUT_FIELD], default_timeout_s, extension_s)
+  local timeout = fields[TIMEOUT_FIELD]
+  local ttl_ms = ttl_ms_by_timeout[timeout]
+  if not ttl_ms then
+    ttl_ms = digits(lock_ttl_ms > 0 and lock_ttl_ms
+      or lock_ttl_ms_of(timeout, default_timeout_s, extension_s))
+    ttl_ms_by_timeout[timeout] = ttl_ms
   end
   if not take_lock(id, ttl_ms) then return 'left' end
   if known then
     redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
       'attempt_token', token_base .. '.' .. (#jobs + 1), 'claimed_queue', KEYS[q],
       'claimed_score', score)
-    redis.call('PERSIST', job)
+    -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
+    if fields[#CLAIMED_FIELDS - 2] then redis.call('PERSIST', job) end
     taken[#taken + 1] = start_s
     taken[#taken + 1] = id
   end
@@ -133,13 +137,20 @@ local function claim_page(page, q)
   if #taken > 0 then
     redis.call('ZADD', active, unpack(taken))
     -- Without a lease of its own a caller is given until its lock ends; then its jobs are reaped.
-    if incarnation == '' then redis.call('ZADD', leases, 'NX', now_ms + lock_ttl_ms, worker_id) end
+    -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
+    if incarnation == '' then
+      local how = redis.call('EXISTS', record) == 1 and 'NX' or 'GT'
+      redis.call('ZADD', leases, how, now_ms + lock_ttl_ms, worker_id)
+    end
   end
   return left
 end
 
 for q = FIRST_QUEUE, #KEYS do
-  if #ARGV >= FIRST_ID then
+  local kind = redis.call('TYPE', KEYS[q]).ok
+  if kind ~= 'zset' then
+    if kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
+  elseif #ARGV >= FIRST_ID then
     for i = FIRST_ID, #ARGV do
       local score = redis.call('ZSCORE', KEYS[q], ARGV[i])
       if score then claim_page({ARGV[i], score}, q) end

@@ -2,8 +2,8 @@
 -- needs: context, wake, settle, give_back
 -- The token is compared here, not in Python: between a read and a write another worker may claim.
 -- The same finish may be sent again after a cut reply; it answers "already applied".
--- KEYS     1 active set of the worker   2 counters
--- ARGV     1 key prefix   2 worker id   then per job: id, token, outcome, text, number, key, traceback
+-- KEYS     1 active set of the worker   2 counters   3 default dead letter list
+-- ARGV     1 key prefix   2 worker id   3 dead letter TTL (s)   then per job: id, token, outcome, text, number, key, traceback
 --            done       text result (JSON)   number result TTL (s)
 --            retry      text error           number delay (ms)    key queue
 --            dead       text error           number hash TTL (s)  key dead letter list
@@ -12,11 +12,12 @@
 --          token '' = the caller never claimed: applied unless another worker holds the lock
 -- Returns  per job: 1 stored   2 already applied   3 cancelled instead   0 fenced (forget this
 --          attempt)   -1 the job key is not a hash, nothing written
-local active, counters, worker_id = KEYS[1], KEYS[2], ARGV[2]
-local FIELDS_PER_JOB = 7
+local active, counters, default_dlq = KEYS[1], KEYS[2], KEYS[3]
+local worker_id, dlq_ttl_s = ARGV[2], tonumber(ARGV[3])
+local FIRST, FIELDS_PER_JOB = 3, 7
 
 local ids, locks = {}, {}
-for at = 2, #ARGV - 1, FIELDS_PER_JOB do
+for at = FIRST, #ARGV - 1, FIELDS_PER_JOB do
   ids[#ids + 1] = ARGV[at + 1]
   locks[#locks + 1] = prefix .. 'lock:job:' .. ARGV[at + 1]
 end
@@ -48,7 +49,13 @@ function outcomes.done(id, job, seen, text, number)
   tell_waiters(id, 'COMPLETED', seen[5], number)
 end
 
-function outcomes.retry(id, job, _, text, number, queue, traceback)
+function outcomes.retry(id, job, seen, text, number, queue, traceback)
+  local kind = redis.call('TYPE', queue).ok
+  if kind ~= 'zset' and kind ~= 'none' then
+    bury(id, default_dlq, queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be '
+      .. 'tried again after: ' .. text, dlq_ttl_s, seen[4], seen[5])
+    return
+  end
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
   redis.call('HDEL', job, 'worker_id', 'claimed_queue', 'claimed_score')
   queue_retry(id, job, queue, now_ms + number, text, 'RETRYING')
@@ -56,7 +63,7 @@ function outcomes.retry(id, job, _, text, number, queue, traceback)
 end
 
 function outcomes.dead(id, job, seen, text, number, dlq, traceback)
-  redis.call('HINCRBY', job, 'current_retries', 1)
+  count_attempt(job)
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
   bury(id, dlq, text, number, seen[4], seen[5])
 end
@@ -109,7 +116,7 @@ local function finish(n, at)
 end
 
 local replies = {}
-for n = 1, #ids do replies[n] = finish(n, 2 + (n - 1) * FIELDS_PER_JOB) end
+for n = 1, #ids do replies[n] = finish(n, FIRST + (n - 1) * FIELDS_PER_JOB) end
 if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end
 if #free_locks > 0 then redis.call('DEL', unpack(free_locks)) end
 for outcome, count in pairs(counted) do redis.call('HINCRBY', counters, outcome, count) end

@@ -44,7 +44,10 @@ end
 local function reap(id, reason)
   local active = prefix .. 'active:jobs:' .. id
   local jobs = redis.call('ZRANGE', active, 0, most - seen_jobs - 1)
-  local blame = blame_for(redis.call('ZCARD', active) == 1)
+  -- Very many jobs are given back in portions; the last one of them was not alone.
+  local record, size = prefix .. 'workers:info:' .. id, redis.call('ZCARD', active)
+  if size > #jobs then redis.call('HSET', record, 'in_portions', '1') end
+  local blame = blame_for(size == 1 and not redis.call('HGET', record, 'in_portions'))
   for _, job_id in ipairs(jobs) do
     returned = returned + give_back(job_id, id, reason, blame)
     seen_jobs = seen_jobs + 1
@@ -66,6 +69,7 @@ if certified then
 end
 
 local state = read_guard(guard)
+redis.call('ZREM', leases, '')
 if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end
 if now_ms < state.reap_not_before_ms then return answer(0, state.reap_not_before_ms) end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 100)) do

@@ -15,6 +15,8 @@ local FIRST, FIELDS_PER_ATTEMPT = 5, 5
 if not redis.call('ZSCORE', leases, worker_id)
   or redis.call('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
 
+redis.call('ZREM', active, '')
+
 -- Redis went back to before the claim: still queued, token as it was then, and nobody has the lock.
 local function claim_again(id, token, token_before, queue, score)
   local job = prefix .. 'job:' .. id

@@ -13,6 +13,8 @@ local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local FIELDS_PER_WORKER = 8
 
 local state = read_guard(guard)
+-- The first write is one that Redis allows when it is out of memory; the others may then follow.
+redis.call('ZREM', leases, '')
 -- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id

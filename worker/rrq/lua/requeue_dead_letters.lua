@@ -4,11 +4,15 @@
 -- ARGV     1 key prefix   2 queue name to store   3 most jobs in this call   4… only these ids
 -- Returns  {jobs queued, entries taken off the list}; ids whose job has expired are dropped
 local dlq, queue, most = KEYS[1], KEYS[2], tonumber(ARGV[3])
+local refusal = wrong_queue({queue})
+if refusal then return refusal end
 
 local function queue_again(id)
   local job = prefix .. 'job:' .. id
   if redis.call('TYPE', job).ok ~= 'hash' then return 0 end
-  local token = redis.call('HGET', job, 'attempt_token')
+  local token, status = unpack(redis.call('HMGET', job, 'attempt_token', 'status'))
+  -- The id was enqueued again after it was dead-lettered; that life is none of ours.
+  if status == 'ACTIVE' or status == 'COMPLETED' then return 0 end
   redis.call('HSET', job, 'status', 'PENDING', 'current_retries', '0', 'queue_name', ARGV[2],
     'attempt_token', (token or '') .. '.requeued', 'next_scheduled_run_time', iso(now_us))
   redis.call('HDEL', job, 'completion_time', 'worker_id', 'start_time', 'claimed_queue',

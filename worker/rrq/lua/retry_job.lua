@@ -3,4 +3,6 @@
 -- KEYS     1 job   2 queue
 -- ARGV     1 key prefix   2 job id   3 due (ms)   4 error   5 status
 -- Returns  the new number of retries
+local refusal = wrong_queue({KEYS[2]})
+if refusal then return refusal end
 return queue_retry(ARGV[2], KEYS[1], KEYS[2], tonumber(ARGV[3]), ARGV[4], ARGV[5])

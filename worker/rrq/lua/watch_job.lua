@@ -6,5 +6,6 @@
 -- Returns  {status, result (JSON), last error}, each possibly nil, or nil when there is no such job
 local seen = redis.pcall('HMGET', KEYS[1], 'status', 'result', 'last_error')
 if seen.err or redis.call('EXISTS', KEYS[1]) == 0 then return false end
-if ARGV[2] == '1' then redis.call('HSET', KEYS[1], 'waited_for', '1') end
+local has_ended = seen[1] == 'COMPLETED' or seen[1] == 'FAILED' or seen[1] == 'CANCELLED'
+if ARGV[2] == '1' and not has_ended then redis.call('HSET', KEYS[1], 'waited_for', '1') end
 return seen

@@ -32,5 +32,16 @@ end
 -- How long a processing lock lives: the time the job may take, and a little more.
 local function lock_ttl_ms_of(timeout_field, default_timeout_s, extension_s)
   local timeout_s = tonumber(timeout_field or '') or default_timeout_s
-  return math.max(1, math.floor((timeout_s + extension_s) * 1000))
+  -- Ten years at most: Redis refuses an expiry that its clock cannot hold, and with it the batch.
+  return math.max(1, math.min(315360000000, math.floor((timeout_s + extension_s) * 1000)))
+end
+
+-- Refused before anything is written, so that a batch is stored whole or not at all.
+local function wrong_queue(queues)
+  for _, queue in ipairs(queues) do
+    local kind = redis.call('TYPE', queue).ok
+    if kind ~= 'zset' and kind ~= 'none' then
+      return redis.error_reply('RRQTYPE ' .. queue .. ' holds a ' .. kind .. ', not a queue')
+    end
+  end
 end

@@ -5,6 +5,8 @@
 local function due_after_unique(unique_key, id, due_ms, ttl_seconds)
   local lock = prefix .. 'lock:unique:' .. unique_key
   local remaining_s = redis.call('TTL', lock)
+  -- The job's own lock, from a call whose answer got lost, holds it back from nothing.
+  if redis.pcall('GET', lock) == id then return due_ms end
   if remaining_s > 0 then return math.max(due_ms, now_ms + remaining_s * 1000) end
   local ttl_s = math.max(ttl_seconds, math.floor((due_ms - now_ms) / 1000) + 1)
   redis.call('SET', lock, id, 'EX', ttl_s, 'NX')
@@ -24,7 +26,7 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
   local due_ms, due_iso = now_ms, now_iso
   if due ~= '' then
     local number = tonumber(string.sub(due, 2))
-    due_ms = string.sub(due, 1, 1) == '+' and now_ms + number or number
+    due_ms = string.sub(due, 1, 1) == '+' and now_ms + number or math.max(0, number)
     due_iso = nil
   end
   if unique_key ~= '' then
@@ -56,14 +58,4 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
   redis.call('ZADD', queue, due_ms, id)
   if due_ms > now_ms then wake_for(queue, id, due_ms) end
   return due_ms
-end
-
--- Refused before anything is written, so that a batch is stored whole or not at all.
-local function wrong_queue(queues)
-  for _, queue in ipairs(queues) do
-    local kind = redis.call('TYPE', queue).ok
-    if kind ~= 'zset' and kind ~= 'none' then
-      return redis.error_reply('RRQTYPE ' .. queue .. ' holds a ' .. kind .. ', not a queue')
-    end
-  end
 end

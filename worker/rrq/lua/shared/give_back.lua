@@ -6,6 +6,8 @@
 local function home_queue(claimed_queue, queue_name)
   if claimed_queue then return claimed_queue end
   local name = queue_name or 'default'
+  -- The defaults in settings are full 0.7 keys; under another prefix they name the same queue.
+  if prefix ~= 'rrq:' and string.sub(name, 1, 10) == 'rrq:queue:' then name = string.sub(name, 11) end
   local base = prefix .. 'queue:'
   if string.sub(name, 1, #base) == base then return name end
   return base .. name
@@ -36,7 +38,7 @@ local function give_back(id, worker_id, reason, blame)
   -- Not ACTIVE and queued: somebody enqueued the same id again while it ran. That entry stands.
   if status ~= 'ACTIVE' and redis.call('ZSCORE', queue, id) then return 0 end
   redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')
-  redis.call('HDEL', job, 'worker_id', 'start_time', 'claimed_queue', 'claimed_score')
+  redis.call('HDEL', job, 'worker_id', 'start_time', 'claimed_score')
   if seen[7] then
     mark_cancelled(id, tonumber(seen[9]) or 86400, seen[8], seen[10])
     return 0

@@ -1,9 +1,17 @@
 -- settle: write the outcome of an attempt, in one way, whoever reports it.
 -- needs: context, wake
 
+-- A count that is no number, which only a foreign hand can have written, starts anew.
+local function count_attempt(job)
+  local count = redis.pcall('HINCRBY', job, 'current_retries', 1)
+  if type(count) ~= 'table' then return count end
+  redis.call('HSET', job, 'current_retries', '1')
+  return 1
+end
+
 -- A failed attempt is counted and the job queued again. A queued job never has an expiry.
 local function queue_retry(id, job, queue, due_ms, reason, status)
-  local retries = redis.call('HINCRBY', job, 'current_retries', 1)
+  local retries = count_attempt(job)
   redis.call('HSET', job, 'status', status, 'last_error', reason,
     'next_scheduled_run_time', iso(due_ms * 1000))
   redis.call('PERSIST', job)
@@ -21,7 +29,7 @@ end
 
 -- ttl_seconds: above 0 expire, 0 keep for ever, below 0 leave the expiry as it is.
 local function set_expiry(key, ttl_seconds)
-  if ttl_seconds > 0 then redis.call('EXPIRE', key, ttl_seconds)
+  if ttl_seconds > 0 then redis.call('EXPIRE', key, digits(ttl_seconds))
   elseif ttl_seconds == 0 then redis.call('PERSIST', key) end
 end
 
@@ -30,7 +38,7 @@ end
 local function tell_waiters(id, status, waited_for, ttl_seconds)
   if not waited_for then return end
   local events = prefix .. 'events:job:' .. id
-  redis.call('XADD', events, 'MAXLEN', 10, '*', 'event',
+  redis.pcall('XADD', events, 'MAXLEN', 10, '*', 'event',
     status == 'COMPLETED' and 'completed' or 'failed', 'job_id', id, 'status', status)
   redis.call('EXPIRE', events, ttl_seconds > 0 and ttl_seconds or 86400)
 end
@@ -40,7 +48,8 @@ local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
   local job = prefix .. 'job:' .. id
   redis.call('HSET', job, 'id', id, 'status', 'FAILED', 'last_error', reason,
     'completion_time', iso(now_us, '+00:00'))
-  redis.call('LPUSH', dlq, id)
+  -- A list key of another type must neither fail the batch nor hide the job.
+  if type(redis.pcall('LPUSH', dlq, id)) == 'table' then redis.pcall('LPUSH', dlq .. ':overflow', id) end
   redis.call('EXPIRE', job, ttl_seconds)
   release_unique(unique_key, id)
   tell_waiters(id, 'FAILED', waited_for, ttl_seconds)

@@ -1,0 +1,127 @@
+"""Observing: what operators and views see, without touching anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.exceptions import ResponseError
+
+from queue_steps import (
+    QUEUE,
+    ask,
+    done,
+    end_lease,
+    enqueue,
+    now_ms,
+    snapshot,
+    start_worker,
+)
+
+if TYPE_CHECKING:
+    from rrq.store import JobStore
+
+
+async def test_empty_redis_has_nothing_to_tell(store: JobStore) -> None:
+    seen = await store.observe([QUEUE])
+    queue = seen.queues[QUEUE]
+    assert (queue.due, queue.due_soon, queue.later) == (0, 0, 0)
+    assert (queue.oldest_due_age_seconds, queue.next_due_ms) == (None, None)
+    assert seen.workers == {}
+    assert abs(seen.now_ms - await now_ms(store)) < 1000
+
+
+async def test_no_queues_to_look_at_is_no_error(store: JobStore) -> None:
+    assert (await store.observe([])).queues == {}
+
+
+async def test_due_soon_and_later_jobs_are_told_apart(store: JobStore) -> None:
+    current = await now_ms(store)
+    await enqueue(store, "due-1", due=f"@{current - 30_000}")
+    await enqueue(store, "due-2")
+    (soon_ms,) = await enqueue(store, "soon", due="+5000")
+    await enqueue(store, "later-1", "later-2", "later-3", due="+3600000")
+    seen = await store.observe([QUEUE], horizon_seconds=10)
+    queue = seen.queues[QUEUE]
+    assert (queue.due, queue.due_soon, queue.later) == (2, 1, 3)
+    assert queue.oldest_due_age_seconds == (seen.now_ms - (current - 30_000)) / 1000
+    assert queue.next_due_ms == soon_ms
+
+
+async def test_without_a_horizon_nothing_is_due_soon(store: JobStore) -> None:
+    await enqueue(store, "1", due="+5000")
+    queue = (await store.observe([QUEUE])).queues[QUEUE]
+    assert (queue.due, queue.due_soon, queue.later) == (0, 0, 1)
+    assert queue.oldest_due_age_seconds is None
+
+
+async def test_scores_beyond_all_numbers_do_not_break_the_answer(store: JobStore) -> None:
+    current = await now_ms(store)
+    await ask(store, "ZADD", QUEUE, "-inf", "a", "+inf", "b", current - 1000.5, "c")
+    seen = await store.observe([QUEUE])
+    queue = seen.queues[QUEUE]
+    assert (queue.due, queue.due_soon, queue.later) == (2, 0, 1)
+    assert queue.oldest_due_age_seconds is not None
+    assert queue.oldest_due_age_seconds > 0
+    assert queue.next_due_ms is not None
+    assert queue.next_due_ms > current
+
+
+async def test_several_queues_are_seen_under_the_names_given(store: JobStore) -> None:
+    await enqueue(store, "1", queue_name="emails")
+    await enqueue(store, "2", "3")
+    seen = await store.observe(["emails", QUEUE, "never-seen"])
+    assert [(name, queue.due) for name, queue in seen.queues.items()] == [
+        ("emails", 1),
+        (QUEUE, 2),
+        ("never-seen", 0),
+    ]
+
+
+async def test_workers_are_seen_with_what_they_carry(store: JobStore) -> None:
+    worker = await start_worker(store, pod_uid="pod-1", queues=("emails", QUEUE))
+    idle = await start_worker(store, "idle")
+    await enqueue(store, "1", "2")
+    jobs = await worker.take(2)
+    await store.set_drain("pod-1")
+    seen = await store.observe([QUEUE])
+    assert set(seen.workers) == {worker.worker_id, idle.worker_id}
+    carrier = seen.workers[worker.worker_id]
+    assert (carrier.worker_id, carrier.pod_uid) == (worker.worker_id, "pod-1")
+    assert (carrier.busy, carrier.capacity, carrier.is_draining) == (2, 10, True)
+    assert carrier.queues == ("emails", QUEUE)
+    assert seen.now_ms < carrier.lease_ends_ms <= seen.now_ms + 15_000
+    other = seen.workers[idle.worker_id]
+    assert (other.pod_uid, other.busy, other.is_draining) == ("", 0, False)
+    await worker.finish(*map(done, jobs))
+    assert (await store.observe([])).workers[worker.worker_id].busy == 0
+
+
+async def test_worker_whose_lease_ended_is_not_counted_as_living(store: JobStore) -> None:
+    await start_worker(store, "dead")
+    await start_worker(store, "living")
+    await end_lease(store, "dead")
+    assert set((await store.observe([])).workers) == {"living"}
+
+
+async def test_caller_without_a_record_is_seen_with_little_to_say(store: JobStore) -> None:
+    await enqueue(store, "1")
+    await store.atomic_lock_and_remove_job("1", QUEUE, "old-style", 60_000)
+    seen = (await store.observe([])).workers["old-style"]
+    assert (seen.busy, seen.capacity, seen.pod_uid, seen.queues) == (1, 0, "", ())
+
+
+async def test_looking_changes_nothing(store: JobStore) -> None:
+    worker = await start_worker(store, pod_uid="pod-1")
+    await enqueue(store, "1", "2")
+    await worker.take_one()
+    before = await snapshot(store)
+    await store.observe([QUEUE, "never-seen"], horizon_seconds=5)
+    assert await snapshot(store) == before
+
+
+async def test_key_that_is_no_queue_is_an_error_and_not_an_empty_queue(store: JobStore) -> None:
+    """Zero would scale real work away; unknown must not look like it."""
+    await ask(store, "SET", QUEUE, "text")
+    with pytest.raises(ResponseError):
+        await store.observe([QUEUE])

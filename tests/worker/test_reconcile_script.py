@@ -1,0 +1,260 @@
+"""Reconciling: what a worker holds and what Redis thinks it holds become the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio.connection import parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from proxy import RedisProxy
+from queue_steps import (
+    QUEUE,
+    SteppedWorker,
+    ask,
+    done,
+    due_score,
+    end_lease,
+    enqueue,
+    ids,
+    is_queued,
+    job_fields,
+    let_the_fleet_beat,
+    retry,
+    snapshot,
+    start_worker,
+    tokens,
+    ttl_seconds,
+)
+from rrq.messages import DeathCertificate, Verdict
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+if TYPE_CHECKING:
+    from rrq.embedded import EmbeddedRedis
+    from rrq.messages import ClaimedJob
+
+
+@pytest.fixture
+async def worker(store: JobStore) -> SteppedWorker:
+    return await start_worker(store)
+
+
+async def forget_the_claim(store: JobStore, job: ClaimedJob, worker: SteppedWorker) -> None:
+    """Put Redis back to before the claim, as a restart does that lost the last second."""
+    job_id = job.job_id.decode()
+    await ask(store, "DEL", store.keys.job_lock_key(job_id))
+    await ask(store, "ZREM", store.keys.active_jobs_key(worker.worker_id), job_id)
+    await ask(store, "HDEL", store.keys.job_key(job_id), "worker_id", "claimed_queue", "claimed_score")
+    fields = ["status", "PENDING", "attempt_token", job.token_before]
+    await ask(store, "HSET", store.keys.job_key(job_id), *fields)
+    await ask(store, "ZADD", job.queue_key, job.due_score, job_id)
+
+
+async def test_agreement_changes_nothing(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "1", "2")
+    jobs = await worker.take(2)
+    before = await snapshot(store)
+    result = await store.reconcile_worker(worker.identity, jobs)
+    assert not result.lease_lost
+    assert (result.given_back, result.set_up_again, result.lost) == (0, 0, frozenset())
+    assert await snapshot(store) == before
+
+
+async def test_worker_without_a_lease_is_told_and_nothing_is_done(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.take_one()
+    twin = SteppedWorker(store, worker.worker_id)
+    before = await snapshot(store)
+    assert (await store.reconcile_worker(twin.identity, [])).lease_lost
+    assert (await store.reconcile_worker(SteppedWorker(store, "unknown").identity, [])).lease_lost
+    assert await snapshot(store) == before
+    await store.reap_workers(DeathCertificate(worker.identity))
+    assert (await store.reconcile_worker(worker.identity, [])).lease_lost
+
+
+async def test_claim_whose_answer_was_cut_is_given_back_uncounted(redis_dsn: str, store: JobStore) -> None:
+    async with RedisProxy(int(parse_url(redis_dsn)["port"])) as proxy:
+        behind_proxy = JobStore(RRQSettings(redis_dsn=proxy.dsn))
+        try:
+            worker = await start_worker(behind_proxy)
+            await enqueue(store, "1", "2", "3")
+            await ask(store, "ZADD", QUEUE, 1.5, "1")
+            known = await worker.take_one()
+            proxy.cut_next_reply()
+            with pytest.raises(RedisConnectionError):
+                await worker.claim(2)
+            assert await worker.in_hand() == {"1", "2", "3"}
+            await (await start_worker(store, "waiter")).claim(wait_ms=60_000)
+            result = await behind_proxy.reconcile_worker(worker.identity, [known])
+            assert (result.given_back, result.set_up_again, result.lost) == (2, 0, frozenset())
+            assert await worker.in_hand() == {"1"}
+            assert await tokens(store) == 1
+            for job_id in ("2", "3"):
+                fields = await job_fields(store, job_id)
+                assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
+                assert await is_queued(store, job_id)
+                assert await store.get_job_lock_owner(job_id) is None
+            assert await worker.finish(done(known)) == [Verdict.STORED]
+        finally:
+            await behind_proxy.aclose()
+
+
+async def test_job_given_back_keeps_its_due_time(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "1")
+    await ask(store, "ZADD", QUEUE, 77.25, "1")
+    await worker.take_one()
+    await store.reconcile_worker(worker.identity, [])
+    assert await due_score(store, "1") == 77.25
+
+
+async def test_jobs_no_longer_owned_are_named_by_their_position(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1", "2", "3", "4")
+    jobs = await worker.take(4)
+    await enqueue(store, "2")  # the id begins a new life
+    await ask(store, "DEL", "rrq:job:4")
+    result = await store.reconcile_worker(worker.identity, jobs)
+    assert result.lost == {1, 3}
+    assert result.given_back == 0
+    assert await worker.in_hand() == {"1", "3"}
+    assert await is_queued(store, "2")
+
+
+async def test_reaped_and_registered_again_a_worker_has_lost_what_others_run(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    old = await worker.take_one()
+    await end_lease(store, worker.worker_id)
+    await let_the_fleet_beat(store)
+    await store.reap_workers()
+    other = await start_worker(store, "other")
+    new = await other.take_one()
+    await worker.register()
+    result = await store.reconcile_worker(worker.identity, [old])
+    assert (result.lost, result.set_up_again) == (frozenset({0}), 0)
+    assert await other.finish(done(new)) == [Verdict.STORED]
+
+
+async def test_claim_that_redis_forgot_is_set_up_again(store: JobStore, worker: SteppedWorker) -> None:
+    (due_ms,) = await enqueue(store, "1", job_timeout_seconds=100)
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    await ask(store, "EXPIRE", "rrq:job:1", 100)
+    result = await store.reconcile_worker(worker.identity, [job])
+    assert (result.given_back, result.set_up_again, result.lost) == (0, 1, frozenset())
+    assert not await is_queued(store, "1")
+    assert await worker.in_hand() == {"1"}
+    assert await store.get_job_lock_owner("1") == worker.worker_id
+    assert 158_000 < await ask(store, "PTTL", "rrq:lock:job:1") <= 160_000
+    fields = await job_fields(store, "1")
+    assert (fields["status"], fields["worker_id"]) == ("ACTIVE", worker.worker_id)
+    assert (fields["claimed_queue"], float(fields["claimed_score"])) == (QUEUE, due_ms)
+    assert await ttl_seconds(store, "rrq:job:1") == -1
+    assert await worker.finish(done(job)) == [Verdict.STORED]
+
+
+async def test_forgotten_claim_of_an_07_job_is_set_up_again(store: JobStore, worker: SteppedWorker) -> None:
+    """Such a job had no token before it was claimed."""
+    await enqueue(store, "1")
+    await ask(store, "HDEL", "rrq:job:1", "attempt_token")
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    await ask(store, "HDEL", "rrq:job:1", "attempt_token")
+    assert (await store.reconcile_worker(worker.identity, [job])).set_up_again == 1
+    assert await worker.finish(done(job)) == [Verdict.STORED]
+
+
+async def test_forgotten_claim_is_lost_when_somebody_else_was_faster(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    other = await start_worker(store, "other")
+    await other.take_one()
+    result = await store.reconcile_worker(worker.identity, [job])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert await other.in_hand() == {"1"}
+
+
+async def test_forgotten_claim_is_lost_when_the_lock_is_held(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "1")
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    await store.acquire_job_lock("1", "other", 60_000)
+    result = await store.reconcile_worker(worker.identity, [job])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert await is_queued(store, "1")
+
+
+async def test_forgotten_claim_is_lost_when_the_job_was_cancelled_meanwhile(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    await store.cancel_job("1")
+    result = await store.reconcile_worker(worker.identity, [job])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert (await job_fields(store, "1"))["status"] == "CANCELLED"
+
+
+async def test_finish_that_redis_forgot_can_be_sent_again(store: JobStore, worker: SteppedWorker) -> None:
+    """The restart went back to between claim and finish: the entry is there, and so is the token."""
+    await enqueue(store, "1", "2")
+    first, second = await worker.take(2)
+    before = await ask(store, "DUMP", "rrq:job:1")
+    await worker.finish(done(first, "result"), retry(second))
+    await ask(store, "RESTORE", "rrq:job:1", 0, before, "REPLACE")
+    await ask(store, "ZADD", store.keys.active_jobs_key(worker.worker_id), 1, "1")
+    result = await store.reconcile_worker(worker.identity, [first, second])
+    assert result.lost == frozenset()
+    verdicts = await worker.finish(done(first, "result"), retry(second))
+    assert verdicts == [Verdict.STORED, Verdict.ALREADY_APPLIED]
+    assert (await job_fields(store, "1"))["result"] == '"result"'
+
+
+async def test_job_key_of_another_type_is_lost_and_spoils_nothing(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1", "2", "3")
+    jobs = await worker.take(3)
+    await ask(store, "SET", "rrq:job:2", "precious")
+    result = await store.reconcile_worker(worker.identity, jobs[:2])
+    assert (result.lost, result.given_back) == (frozenset({1}), 1)
+    assert await ask(store, "GET", "rrq:job:2") == b"precious"
+    assert await worker.in_hand() == {"1"}
+    assert ids(await worker.take(3)) == ["3"]
+
+
+async def test_empty_hands_on_both_sides_is_agreement(store: JobStore, worker: SteppedWorker) -> None:
+    result = await store.reconcile_worker(worker.identity, [])
+    assert (result.lease_lost, result.given_back, result.set_up_again) == (False, 0, 0)
+
+
+async def test_many_jobs_are_reconciled_in_one_call(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, *(f"job-{number:04}" for number in range(1200)))
+    jobs = await worker.take(1200)
+    result = await store.reconcile_worker(worker.identity, jobs[:200])
+    assert result.given_back == 1000
+    assert await ask(store, "ZCARD", QUEUE) == 1000
+
+
+async def test_worker_and_a_full_redis_can_agree(own_redis: EmbeddedRedis) -> None:
+    store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
+    try:
+        worker = await start_worker(store)
+        await enqueue(store, "1", "2")
+        forgotten, _ = await worker.take(2)
+        await forget_the_claim(store, forgotten, worker)
+        await ask(store, "CONFIG SET", "maxmemory", "1")
+        result = await store.reconcile_worker(worker.identity, [forgotten])
+        assert (result.given_back, result.set_up_again, result.lost) == (1, 1, frozenset())
+    finally:
+        await store.aclose()

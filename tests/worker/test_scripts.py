@@ -1,0 +1,119 @@
+"""Lua files: put together from their parts, sent by digest, sent whole when Redis has forgotten them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.exceptions import ResponseError
+
+from queue_steps import ask, done, enqueue, ids, start_worker
+from rrq.codec import CLAIMED_FIELDS
+from rrq.connection import LOST_REPLY_ERRORS
+from rrq.messages import Verdict
+from rrq.scripts import CLAIM_EXTRA_FIELDS, load_script
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+if TYPE_CHECKING:
+    from rrq.embedded import EmbeddedRedis
+
+LUA = files("rrq") / "lua"
+NAMES = sorted(entry.name.removesuffix(".lua") for entry in LUA.iterdir() if entry.name.endswith(".lua"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_script_compiles_under_the_digest_we_compute(store: JobStore, name: str) -> None:
+    script = load_script(name)
+    assert script.name == name
+    assert script.sha == hashlib.sha1(script.source.encode(), usedforsecurity=False).hexdigest()
+    assert (await ask(store, "SCRIPT LOAD", script.source)) in (script.sha, script.sha.encode())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_says_what_it_takes_and_returns(name: str) -> None:
+    body = (LUA / f"{name}.lua").read_text(encoding="utf-8")
+    header = body.split("\nlocal", 1)[0]
+    assert header.startswith(f"-- {name}: ")
+    assert "-- ARGV " in header
+    assert "-- Returns " in header
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_stand_in_front_in_the_order_named(name: str) -> None:
+    body = (LUA / f"{name}.lua").read_text(encoding="utf-8")
+    needs = body.split("-- needs: ", 1)[1].splitlines()[0].split(", ")
+    source = load_script(name).source
+    starts = [source.index(f"-- {part}: ") for part in needs if part != "claimed_fields"]
+    assert starts == sorted(starts)
+    assert source.endswith(body)
+
+
+def test_claim_reads_the_fields_that_the_codec_names() -> None:
+    names = ", ".join(f"'{name}'" for name in (*CLAIMED_FIELDS, *CLAIM_EXTRA_FIELDS))
+    assert f"local CLAIMED_FIELDS = {{{names}}}" in load_script("claim_jobs").source
+    assert CLAIM_EXTRA_FIELDS[-1] == "suspect"
+
+
+def test_loading_twice_reads_the_file_once() -> None:
+    assert load_script("claim_jobs") is load_script("claim_jobs")
+
+
+def test_unknown_script_is_an_error_that_names_the_file() -> None:
+    with pytest.raises(FileNotFoundError, match="no_such_script"):
+        load_script("no_such_script")
+
+
+async def test_scripts_survive_a_script_flush(store: JobStore) -> None:
+    worker = await start_worker(store)
+    await enqueue(store, "1", "2")
+    await ask(store, "SCRIPT FLUSH")
+    claimed = await worker.take(2)
+    assert ids(claimed) == ["1", "2"]
+    await ask(store, "SCRIPT FLUSH")
+    assert await worker.finish(*map(done, claimed)) == [Verdict.STORED] * 2
+
+
+async def test_calls_in_flight_during_a_script_flush_take_effect_once(store: JobStore) -> None:
+    await enqueue(store, "warm-up")
+
+    async def enqueue_one(number: int) -> None:
+        await enqueue(store, f"job-{number}")
+
+    async def flush() -> None:
+        for _ in range(5):
+            await ask(store, "SCRIPT FLUSH")
+
+    await asyncio.gather(flush(), *(enqueue_one(number) for number in range(50)))
+    assert await ask(store, "ZCARD", "rrq:queue:default") == 51
+
+
+async def test_scripts_survive_a_restarted_server(own_redis: EmbeddedRedis) -> None:
+    store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
+    try:
+        await enqueue(store, "1")
+        own_redis.restart()
+        # The first call may still meet the closed socket; nothing is sent twice on its own.
+        with contextlib.suppress(*LOST_REPLY_ERRORS):
+            await enqueue(store, "2")
+        assert len(await enqueue(store, "2")) == 1
+        assert await ask(store, "ZCARD", "rrq:queue:default") == 1
+    finally:
+        await store.aclose()
+
+
+async def test_error_inside_a_script_reaches_the_caller_alone(store: JobStore) -> None:
+    await ask(store, "SET", "rrq:queue:broken", "text")
+    results = await asyncio.gather(
+        enqueue(store, "1"),
+        enqueue(store, "2", queue_name="broken"),
+        enqueue(store, "3"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], ResponseError)
+    assert isinstance(results[0], list)
+    assert isinstance(results[2], list)
