@@ -565,3 +565,12 @@ async def test_wrong_clock_of_the_process_makes_no_difference(
     assert await worker.finish(*map(done, claim.jobs)) == [Verdict.STORED] * 2
     completed_at = datetime.fromisoformat((await job_fields(store, "now"))["completion_time"])
     assert before <= completed_at.timestamp() * 1000 <= await now_ms(store) + 1
+
+
+async def test_an_id_enqueued_again_into_another_queue_moves_there(client: RRQClient) -> None:
+    store = client.job_store
+    await client.enqueue("send", _job_id="order-1", _queue_name="slow")
+    await client.enqueue("send", _job_id="order-1", _queue_name="fast")
+
+    assert await store.get_queued_job_ids("slow") == []
+    assert await store.get_queued_job_ids("fast") == ["order-1"]

@@ -114,7 +114,8 @@ class RRQClient:
     ) -> list[Job]:
         """Queue many jobs, one round trip per ``batch_size`` of them.
 
-        Each batch is stored whole or not at all. When one fails, those before it are queued.
+        A batch that Redis refuses is refused whole, and those before it stay queued. Only a job
+        whose key holds something else is left out of its batch, which InvalidJob then tells.
         """
         source = iter(requests)
         jobs: list[Job] = []
@@ -253,6 +254,7 @@ class RRQClient:
             _due(request.defer_until, request.defer_by),
             request.unique_key or "",
             json.dumps(request.trace_context) if request.trace_context else "",
+            int(bool(request.job_id)),
         )
         _check_texts(new_job)
         return new_job

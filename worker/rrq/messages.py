@@ -33,6 +33,8 @@ class NewJob(NamedTuple):
     """When: ``""`` now, ``"+<ms>"`` from now, ``"@<ms>"`` absolute."""
     unique_key: str = ""
     trace_context: str = ""
+    is_chosen_id: int = 0
+    """1 when the producer chose the id, which may then exist already."""
 
 
 class Enqueued(NamedTuple):

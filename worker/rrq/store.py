@@ -7,6 +7,7 @@ client (bytes in, bytes out) that applications may use directly.
 
 import json
 import logging
+import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -94,9 +95,12 @@ class JobStore(QueueProtocol):
         if count <= 0:
             return []
         ids = await self.redis.zrangebyscore(
-            self.keys.queue_key(queue_name), "-inf", _now_ms(), start=0, num=count
+            self.keys.queue_key(queue_name), "-inf", await self._read_now_ms(), start=0, num=count
         )
         return [_text(job_id) for job_id in ids]
+
+    async def _read_now_ms(self) -> int:
+        return int((await self.read_time()).timestamp() * 1000)
 
     async def remove_job_from_queue(self, queue_name: str, job_id: str) -> int:
         """Take a job off a queue; returns 1, or 0 when it was not there."""
@@ -105,7 +109,7 @@ class JobStore(QueueProtocol):
     async def defer_job(self, job: Job, defer_by: timedelta) -> None:
         """Move the queue entry of a job to ``defer_by`` from now; nothing else changes."""
         queue = self.keys.queue_key(job.queue_name or self.settings.default_queue_name)
-        due_ms = _now_ms() + defer_by / timedelta(milliseconds=1)
+        due_ms = await self._read_now_ms() + defer_by / timedelta(milliseconds=1)
         await self.redis.zadd(queue, {job.id: due_ms})
 
     async def batch_get_queue_sizes(self, queue_names: list[str]) -> dict[str, int]:
@@ -186,7 +190,7 @@ class JobStore(QueueProtocol):
         claim = await self.claim_jobs(
             ClaimRequest(
                 WorkerIdentity(worker_id, incarnation=""),
-                token_base=f"{worker_id}.{job_id}.{_now_ms()}",
+                token_base=f"{worker_id}.{secrets.token_hex(8)}",
                 queues=[queue_name],
                 count=1,
                 job_ids=[job_id],
@@ -345,10 +349,6 @@ class JobStore(QueueProtocol):
             logger.exception("monitoring events not read")
             return []
         return list(events or [])
-
-
-def _now_ms() -> int:
-    return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def _text(value: Any) -> str:

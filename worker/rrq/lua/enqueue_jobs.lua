@@ -3,7 +3,7 @@
 -- An id that is used again is a new job: whoever still runs the old one is fenced by the new token.
 -- KEYS     the queues, each once
 -- ARGV     1 key prefix   2 token of this call   3 unique lock TTL (s)
---          then per job the twelve arguments that shared/enqueue.lua names
+--          then per job the thirteen arguments that shared/enqueue.lua names
 -- Returns  now (us), then per job its due time in ms, or -1 when its key is not a hash;
 --          error RRQTYPE when a queue key holds something else
 local token, unique_ttl_seconds = ARGV[2], tonumber(ARGV[3])

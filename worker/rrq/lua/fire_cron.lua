@@ -2,7 +2,7 @@
 -- needs: context, wake, enqueue
 -- KEYS     1 last fired ticks   2 queue
 -- ARGV     1 key prefix   2 token   3 unique lock TTL (s)   4 digest of the entry   5 tick (ms)
---          then the twelve arguments of the job
+--          then the thirteen arguments of the job
 -- Returns  due time in ms   -1 the job key is not a hash   -2 this tick has fired already
 --          -3 by Redis's clock the tick is still ahead   -4 the unique lock of the entry is held
 local last, queue, digest, tick_ms = KEYS[1], KEYS[2], ARGV[4], tonumber(ARGV[5])

@@ -13,12 +13,13 @@ local function due_after_unique(unique_key, id, due_ms, ttl_seconds)
   return due_ms
 end
 
-local JOB_ARGUMENTS = 12
+local JOB_ARGUMENTS = 13
 local now_iso = iso(now_us)
 
 -- Store and queue the job whose arguments follow ARGV[at]: id, function name, args (JSON), kwargs
 -- (JSON), index of its queue (used by the caller), queue name as given, max retries, timeout (s),
--- result TTL (s), due ('' now, '+ms' from now, '@ms' absolute), unique key or '', trace context or ''.
+-- result TTL (s), due ('' now, '+ms' from now, '@ms' absolute), unique key or '', trace context or '',
+-- '1' when the producer chose the id.
 -- Returns its due time in ms, or -1, with nothing written, when its key is not a hash.
 local function enqueue_job(at, queue, token, unique_ttl_seconds)
   local id, due, unique_key, trace = ARGV[at + 1], ARGV[at + 10], ARGV[at + 11], ARGV[at + 12]
@@ -33,6 +34,11 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
     local kind = redis.call('TYPE', job).ok
     if kind ~= 'hash' and kind ~= 'none' then return -1 end
     due_ms, due_iso = due_after_unique(unique_key, id, due_ms, unique_ttl_seconds), nil
+  end
+  -- A chosen id may be queued elsewhere already: it moves. Ids that we made up are new.
+  local old_queue = ARGV[at + 13] == '1' and redis.pcall('HGET', job, 'queue_name')
+  if type(old_queue) == 'string' and home_queue(nil, old_queue) ~= queue then
+    redis.pcall('ZREM', home_queue(nil, old_queue), id)
   end
   local new_fields = redis.pcall('HSET', job, 'id', id, 'function_name', ARGV[at + 2],
     'job_args', ARGV[at + 3], 'job_kwargs', ARGV[at + 4], 'enqueue_time', now_iso,

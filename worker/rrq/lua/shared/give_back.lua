@@ -1,18 +1,6 @@
 -- give_back: return the jobs of a worker to where they came from.
 -- needs: context, wake, settle
 
--- The queue a job was claimed from. Other engines leave no claimed_queue; their queue_name may be
--- bare or a full key.
-local function home_queue(claimed_queue, queue_name)
-  if claimed_queue then return claimed_queue end
-  local name = queue_name or 'default'
-  -- The defaults in settings are full 0.7 keys; under another prefix they name the same queue.
-  if prefix ~= 'rrq:' and string.sub(name, 1, 10) == 'rrq:queue:' then name = string.sub(name, 11) end
-  local base = prefix .. 'queue:'
-  if string.sub(name, 1, #base) == base then return name end
-  return base .. name
-end
-
 -- Drop the lock if this worker holds it. Returns false when somebody else does.
 local function unlock(id, worker_id)
   local lock = prefix .. 'lock:job:' .. id
