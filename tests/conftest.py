@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import hypothesis  # noqa: F401  its plugin would import it after the last test, where CPython 3.11 may trip
 import pytest
 import redis
 

@@ -280,6 +280,10 @@ class Wire:
             raise
         finally:
             timer.cancel()
+            # A write that failed leaves an answer nobody waits for; asyncio would complain of it.
+            answer.cancel()
+            if not answer.cancelled():
+                answer.exception()
 
     async def run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """Run a script by its digest; a server that does not know it yet gets the source."""
