@@ -6,11 +6,11 @@ Pure arithmetic: randomness comes in as an argument and sleeping is left to the 
 import math
 from collections.abc import Callable
 
-__all__ = ["idle_delay_seconds", "jittered_delay_seconds", "retry_delay_ms"]
+__all__ = ["LONGEST_DELAY_SECONDS", "idle_delay_seconds", "jittered_delay_seconds", "retry_delay_ms"]
 
 # An infinite maximum is a legal setting, but an infinite score is not: such a job could never be
 # found again. A century is as good as never and still an exact integer of milliseconds.
-_LONGEST_DELAY_SECONDS = 100 * 365 * 86_400.0
+LONGEST_DELAY_SECONDS = 100 * 365 * 86_400.0
 
 # Full jitter would allow a delay of zero, which is a busy loop.
 _LARGEST_JITTER_FACTOR = 0.99
@@ -23,7 +23,7 @@ def retry_delay_ms(attempt: int, base_seconds: float, max_seconds: float) -> int
     It doubles with each attempt up to the maximum. No jitter here: jobs that failed together are
     spread by the workers that claim them, and users rely on the exact value.
     """
-    delay = _double(base_seconds, attempt - 1, min(max_seconds, _LONGEST_DELAY_SECONDS))
+    delay = _double(base_seconds, attempt - 1, min(max_seconds, LONGEST_DELAY_SECONDS))
     return max(0, int(1000 * delay))
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from math import isfinite
 from typing import Any
 
+from rrq.backoff import LONGEST_DELAY_SECONDS
 from rrq.codec import encode_arguments
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
@@ -30,6 +30,8 @@ __all__ = ["JobRequest", "RRQClient"]
 _ENDED = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 _BATCH_SIZE = 500
 _NOT_A_JOB = -1
+# Redis counts in 64 bits, and readers take numbers up to this for plain ones.
+_LARGEST_OPTION = 10**18 - 1
 # One batch is encoded while Redis stores the one before.
 _BATCHES_IN_FLIGHT = 2
 
@@ -139,20 +141,25 @@ class RRQClient:
         """Queue the tick at ``cron_job.next_run_time``, unless anybody has done so before."""
         if cron_job.next_run_time is None:
             return CronVerdict.AHEAD
-        new_job = self._encode(
-            JobRequest(
-                cron_job.function_name,
-                cron_job.args,
-                cron_job.kwargs,
-                cron_job.queue_name,
-                unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
-            )
+        request = JobRequest(
+            cron_job.function_name,
+            cron_job.args,
+            cron_job.kwargs,
+            cron_job.queue_name,
+            unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
         )
+        new_job = self._encode(request)
         tick_ms = int(cron_job.next_run_time.timestamp() * 1000)
         try:
-            return await self.job_store.fire_cron(cron_digest(cron_job), tick_ms, new_job, self._next_token())
+            verdict = await self.job_store.fire_cron(
+                cron_digest(cron_job), tick_ms, new_job, self._next_token()
+            )
         except LOST_REPLY_ERRORS as lost:
             raise self._cut_off(lost) from lost
+        if verdict is CronVerdict.FIRED and self._hooks.has_hooks:
+            now = datetime.now(UTC)
+            await self._hooks.trigger_event("on_job_enqueued", _build_job(request, new_job, now, now))
+        return verdict
 
     async def get_job_status(self, job_id: str) -> JobResult | None:
         """Return where a job stands, or None when there is none of this id."""
@@ -168,19 +175,20 @@ class RRQClient:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        events = self.job_store.keys.events_key(job_id)
-        while True:
-            result = await self._look_at(job_id, wants_event=True)
-            if result is None or result.status in _ENDED:
-                return result
-            remaining = deadline - loop.time()
-            if remaining <= 0:
-                return None
-            block_ms = max(1, int(min(remaining, block_interval_seconds) * 1000))
-            try:
-                await self.job_store.redis.xread({events: "0"}, count=1, block=block_ms)
-            except LOST_REPLY_ERRORS as lost:
-                raise self._cut_off(lost) from lost
+        # A socket of its own, opened only if there is something to wait for: any number of jobs may
+        # be waited for at once.
+        async with self.job_store.watch_events(job_id) as watch:
+            while True:
+                result = await self._look_at(job_id, wants_event=True)
+                if result is None or result.status in _ENDED:
+                    return result
+                remaining = deadline - loop.time()
+                if remaining <= 0:
+                    return None
+                try:
+                    await watch(min(remaining, block_interval_seconds))
+                except LOST_REPLY_ERRORS as lost:
+                    raise self._cut_off(lost) from lost
 
     async def cancel(self, job_id: str) -> CancelCode:
         """Cancel a queued job, or tell the worker that runs it; returns what happened."""
@@ -306,11 +314,10 @@ def _build_job(request: JobRequest, new_job: NewJob, enqueued_at: datetime, run_
 def _whole(name: str, given: float | None, default: float) -> int:
     """Return an option as the integer that the wire format asks for."""
     value = default if given is None else given
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    raise InvalidJob(f"{name} must be a whole number, not {value!r}.")
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not is_whole or abs(value) > _LARGEST_OPTION:
+        raise InvalidJob(f"{name} must be a whole number of at most 18 digits, not {value!r}.")
+    return int(value)
 
 
 def _due(defer_until: datetime | None, defer_by: Deferral | None) -> str:
@@ -321,6 +328,6 @@ def _due(defer_until: datetime | None, defer_by: Deferral | None) -> str:
     if defer_by is None:
         return ""
     seconds = defer_by.total_seconds() if isinstance(defer_by, timedelta) else float(defer_by)
-    if not isfinite(seconds):
-        raise InvalidJob(f"_defer_by must be a finite number of seconds, not {defer_by!r}.")
+    if not seconds <= LONGEST_DELAY_SECONDS:
+        raise InvalidJob(f"_defer_by must be at most a century, not {defer_by!r}.")
     return f"+{int(seconds * 1000)}" if seconds > 0 else ""

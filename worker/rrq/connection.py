@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rrq.exc import RedisUnavailable, SettingsError
@@ -32,6 +32,12 @@ REDIS_ERRORS = (RedisError, OSError)
 
 #: After these it is unknown whether the call took effect.
 LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+def is_script_failure(error: BaseException) -> bool:
+    """Tell whether a script stopped half-way: sending the same again would end the same way."""
+    return isinstance(error, ResponseError) and "@user_script" in str(error)
+
 
 _NO_RETRY = Retry(NoBackoff(), 0)
 _SMALLEST_POOL = 20
@@ -255,6 +261,8 @@ class Wire:
         ``timeout_seconds`` is the time beyond which the connection counts as dead; by default that
         of the settings. Blocking commands pass their own, longer than the block.
         """
+        # Packed before anything else: what cannot be packed must not leave a place in the queue.
+        packed = hiredis.pack_command(command)
         link = self._link
         if link is None or not link.is_open or link.loop is not asyncio.get_running_loop():
             link = await self._open()
@@ -265,7 +273,7 @@ class Wire:
         timer = link.loop.call_later(timeout_seconds, self._give_up, link, timeout_seconds)
         try:
             # Up to the write itself nothing yields, so answers come in the order of `pending`.
-            await link.connection.send_packed_command(hiredis.pack_command(command), check_health=False)
+            await link.connection.send_packed_command(packed, check_health=False)
             return await answer
         except ReadOnlyError:
             # The server was demoted by a fail-over: the next call asks for the new master.

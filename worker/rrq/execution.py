@@ -138,6 +138,9 @@ class HandlerThreads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
+                except StopIteration as error:
+                    # asyncio cannot carry it, and would leave its caller waiting for ever.
+                    future.set_exception(RuntimeError(f"Handler raised StopIteration: {error}"))
                 except BaseException as error:  # noqa: BLE001  whatever a handler raises is its outcome
                     future.set_exception(error)
             del future, call

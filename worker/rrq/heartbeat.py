@@ -36,12 +36,13 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        settings: RRQSettings,
+        get_settings: Callable[[], RRQSettings],
         describe: Callable[[], Beat | None],
         tell: Callable[[Beat, Renewal], None],
         uniform: Callable[[float, float], float],
     ) -> None:
-        self._settings = settings
+        # Asked when the thread starts: an application may have replaced the store of its worker.
+        self._get_settings = get_settings
         self._describe = describe
         self._tell = tell
         self._uniform = uniform
@@ -82,7 +83,7 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        store = JobStore(self._settings)
+        store = JobStore(self._get_settings())
         sweeper = Sweeper(store)
         try:
             while not self._is_stopping:
@@ -92,17 +93,19 @@ class LeaseKeeper:
 
     async def run_once(self, store: JobStore, sweeper: Sweeper) -> None:
         """Beat once, then listen and sweep until the next beat is due."""
-        next_beat_at = monotonic() + self._settings.lease_renewal_seconds
+        renewal_seconds = store.settings.lease_renewal_seconds
+        next_beat_at = monotonic() + renewal_seconds
         beat = self._describe()
         try:
             if beat is None:
-                await asyncio.sleep(self._settings.lease_renewal_seconds)
+                await asyncio.sleep(renewal_seconds)
                 return
             renewal = await store.renew_leases([beat])
             self._tell(beat, renewal)
             sweeper.plan(renewal)
-            while not await self._listen(store, sweeper, beat.worker.worker_id, next_beat_at):
-                if monotonic() >= next_beat_at:
+            # A cancellation may be swallowed while a connection opens; the flag is not.
+            while monotonic() < next_beat_at and not self._is_stopping:
+                if await self._listen(store, sweeper, beat.worker.worker_id, next_beat_at):
                     return
         except REDIS_ERRORS as error:
             logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
@@ -114,7 +117,7 @@ class LeaseKeeper:
         What was ordered is learned by beating: the list in the answer is the truth, and the wake-up
         may be lost without harm.
         """
-        wait_seconds = next_beat_at - monotonic()
+        wait_seconds = max(0.0, next_beat_at - monotonic())
         until_sweep = sweeper.seconds_until_due()
         if until_sweep is not None and until_sweep < wait_seconds:
             if until_sweep > 0 and await store.wait_for_control(worker_id, until_sweep):

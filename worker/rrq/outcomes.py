@@ -8,11 +8,12 @@ report, which is stored only if the attempt still owns the job; sending it is le
 import asyncio
 import logging
 import traceback
+from math import isnan
 from time import monotonic
 from typing import Any
 
 from rrq.attempts import Attempt
-from rrq.backoff import retry_delay_ms
+from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
 from rrq.codec import encode_result, storable_text
 from rrq.exc import RetryJob
 from rrq.execution import Deadlines, HandlerThreads, call_handler
@@ -113,17 +114,13 @@ class JobOutcomes:
         }
 
     async def _handle_job_success(self, job: Job, result: Any) -> None:
-        ttl_seconds = job.result_ttl_seconds
-        if ttl_seconds is None:
-            ttl_seconds = self.settings.default_result_ttl_seconds
-        await self._report(job, OutcomeKind.DONE, encode_result(result), ttl_seconds)
+        await self._report(job, OutcomeKind.DONE, encode_result(result), self._result_ttl_seconds(job))
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_completed", job, result)
 
     async def _process_retry_job(self, job: Job, exc: RetryJob, queue_name: str) -> None:
         logger.info("job asked to be retried", extra=self._fields(job))
-        delay_ms = None if exc.defer_seconds is None else max(0, int(exc.defer_seconds * 1000))
-        await self._retry_or_bury(job, exc, queue_name, delay_ms)
+        await self._retry_or_bury(job, exc, queue_name, _requested_delay_ms(exc))
 
     async def _process_other_failure(self, job: Job, exc: Exception, queue_name: str) -> None:
         logger.error("job failed", exc_info=exc, extra=self._fields(job))
@@ -184,8 +181,7 @@ class JobOutcomes:
             # Cancelled while the outcome was on its way; it still arrives.
             return
         elif attempt.is_told_to_cancel:
-            ttl_seconds = job.result_ttl_seconds or self.settings.default_result_ttl_seconds
-            await self._report(job, OutcomeKind.CANCELLED, number=ttl_seconds)
+            await self._report(job, OutcomeKind.CANCELLED, number=self._result_ttl_seconds(job))
         else:
             await self._handle_job_cancellation_on_shutdown(job, queue_name)
 
@@ -209,7 +205,15 @@ class JobOutcomes:
         verdict = self._ownership.reporter.submit(attempt, outcome)
         # The handler has ended: its slot may be claimed for while the outcome is on its way.
         self._slot_freed.set()
+        if self._hooks.has_exporters:
+            labels = {"function": job.function_name, "outcome": kind.value}
+            await self._hooks.export_metric("counter", "rrq_jobs", 1, labels)
         await verdict
+
+    def _result_ttl_seconds(self, job: Job) -> float:
+        if job.result_ttl_seconds is not None:
+            return job.result_ttl_seconds
+        return self.settings.default_result_ttl_seconds
 
     def _calculate_backoff_ms(self, job: Job) -> int:
         """Return the wait before retry number ``job.current_retries``."""
@@ -226,3 +230,10 @@ class JobOutcomes:
             "worker_id": self.worker_id,
             "attempt": job.current_retries + 1,
         }
+
+
+def _requested_delay_ms(request: RetryJob) -> int | None:
+    """Return the wait a handler asked for; None, the usual wait, when it is no usable number."""
+    if request.defer_seconds is None or isnan(request.defer_seconds):
+        return None
+    return int(1000 * min(max(0.0, request.defer_seconds), LONGEST_DELAY_SECONDS))

@@ -63,7 +63,7 @@ class Ownership:
         self.incarnation = secrets.token_hex(16)
         self.book = AttemptBook()
         self.reporter = Reporter(lambda: host.job_store, lambda: host.worker_id, self._on_acknowledged)
-        self._keeper = LeaseKeeper(host.settings, self._describe, self._tell, uniform)
+        self._keeper = LeaseKeeper(lambda: host.job_store.settings, self._describe, self._tell, uniform)
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_registered = False
@@ -326,13 +326,15 @@ class Ownership:
 
     def _build_beat(self, *, is_registration: bool = False) -> Beat:
         settings = self._host.settings
-        interval_seconds = min(60, settings.worker_health_check_interval_seconds)
         return Beat(
             self.identity,
             settings.worker_concurrency,
             self._host.queues,
             self._host.describe_health(),
-            int(interval_seconds + settings.worker_health_check_ttl_buffer_seconds),
+            int(
+                settings.worker_health_check_interval_seconds
+                + settings.worker_health_check_ttl_buffer_seconds
+            ),
             is_registration,
         )
 
@@ -342,7 +344,7 @@ class Ownership:
         """Hand back what never started, see outcomes stored, and say goodbye to Redis."""
         for attempt in self.book.owned():
             if attempt.task is None:
-                self.hand_back(attempt, "Worker stopped before the job was started. Re-queued.")
+                self.give_up(attempt, "Worker stopped before the job was started. Re-queued.")
         await self.reporter.flush(flush_seconds)
         await self.reporter.stop()
         await self._keeper.stop()
@@ -365,6 +367,17 @@ class Ownership:
                 extra={"worker_id": self._host.worker_id, "jobs": remaining},
             )
 
-    def hand_back(self, attempt: Attempt, reason: str) -> "asyncio.Future[Verdict]":
-        """Return a job to its queue at its original due time, uncounted."""
-        return self.reporter.submit(attempt, Outcome(attempt.job.id, attempt.token, OutcomeKind.BACK, reason))
+    def give_up(self, attempt: Attempt, reason: str) -> None:
+        """Hand back a job that nobody here runs any more, at its original due time, uncounted.
+
+        Does nothing when its end was reported already.
+        """
+        if attempt.is_lost:
+            self.book.drop(attempt)
+        elif not attempt.is_reported:
+            attempt.is_reported = True
+            self.reporter.submit(attempt, Outcome(attempt.job.id, attempt.token, OutcomeKind.BACK, reason))
+
+    async def stop_renewing(self) -> None:
+        """End the thread of the lease, for a worker that is closed without having wound down."""
+        await self._keeper.stop()

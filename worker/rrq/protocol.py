@@ -5,8 +5,9 @@ scripts decide; this module only packs arguments and turns replies at once into 
 ``messages.py``. Records, locks and lists that RRQ 0.7 applications use by name are in ``store.py``.
 """
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -336,6 +337,22 @@ class QueueProtocol:
     async def clear_drain(self, pod_uid: str) -> None:
         """Let the workers of a pod claim again."""
         await self.wire.call("DEL", self.keys.drain_key(pod_uid))
+
+    @contextlib.asynccontextmanager
+    async def watch_events(self, job_id: str) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+        """Yield a function that blocks until the end of a job is announced, or for some seconds."""
+        wire, events = Wire(self.settings, self.redis), self.keys.events_key(job_id)
+
+        async def watch(seconds: float) -> None:
+            await wire.call(
+                *("XREAD", "COUNT", 1, "BLOCK", max(1, _to_ms(seconds)), "STREAMS", events, "0"),
+                timeout_seconds=seconds + self.settings.redis_socket_timeout_seconds,
+            )
+
+        try:
+            yield watch
+        finally:
+            await wire.aclose()
 
     async def wait_for_wake(self, queues: Sequence[str], timeout_seconds: float) -> bool:
         """Block until a job may have come to one of the queues; False when the time is up."""

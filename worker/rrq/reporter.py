@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
-from rrq.connection import REDIS_ERRORS
-from rrq.messages import Outcome, Verdict
+from rrq.codec import storable_text
+from rrq.connection import REDIS_ERRORS, is_script_failure
+from rrq.messages import Outcome, OutcomeKind, Verdict
 from rrq.store import JobStore
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,9 @@ class Reporter:
                 verdicts = await self._get_store().finish_jobs(self._get_worker_id(), outcomes)
                 break
             except REDIS_ERRORS as error:
+                if is_script_failure(error):
+                    await self._send_apart(batch, str(error))
+                    return
                 failures += 1
                 pause_seconds = jittered_delay_seconds(
                     idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS),
@@ -100,6 +104,32 @@ class Reporter:
                     extra={"jobs": len(batch), "error": str(error), "pause_seconds": pause_seconds},
                 )
                 await asyncio.sleep(pause_seconds)
+        self._settle(batch, verdicts)
+
+    async def _send_apart(self, batch: list[_Entry], complaint: str) -> None:
+        """A script failed on this batch: find the outcome that Redis cannot take, and end its job."""
+        if len(batch) > 1:
+            for entry in batch:
+                await self._send([entry])
+            return
+        attempt, outcome, waiter = batch[0]
+        logger.error("outcome refused by Redis", extra={"job_id": outcome.job_id, "error": complaint})
+        if outcome.kind is OutcomeKind.DEAD:
+            # Not even that can be stored: the job stays where it is, for a person to look at.
+            self._settle(batch, [Verdict.UNREADABLE])
+            return
+        store = self._get_store()
+        burial = Outcome(
+            outcome.job_id,
+            outcome.token,
+            OutcomeKind.DEAD,
+            storable_text(f"Redis could not store the outcome: {complaint}"),
+            store.settings.default_dlq_result_ttl_seconds,
+            store.keys.dlq_key(store.settings.default_dlq_name),
+        )
+        await self._send([(attempt, burial, waiter)])
+
+    def _settle(self, batch: list[_Entry], verdicts: list[Verdict]) -> None:
         self._on_acknowledged(
             [
                 (attempt, outcome, verdict)

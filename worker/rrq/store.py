@@ -11,7 +11,7 @@ import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from rrq.codec import build_job_hash, encode_result, parse_job_hash_leniently, storable_text
 from rrq.exc import UnreadableJob
@@ -251,6 +251,9 @@ class JobStore(QueueProtocol):
             "completion_time": completion_time.isoformat(),
         }
         try:
+            # Redis runs the rest of a transaction when one command fails, so that has to be seen before.
+            if await self.redis.type(self.keys.dlq_key(dlq_name)) not in (b"list", b"none"):
+                raise ResponseError(f"WRONGTYPE {self.keys.dlq_key(dlq_name)} is not a list")
             async with self.redis.pipeline(transaction=True) as pipe:
                 pipe.hset(key, mapping=outcome)  # type: ignore[arg-type]  # dict is invariant
                 pipe.lpush(self.keys.dlq_key(dlq_name), job_id)

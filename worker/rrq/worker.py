@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
 from rrq.checkup import describe_risks
 from rrq.client import RRQClient
@@ -28,8 +27,8 @@ from rrq.exc import BurstFailed, LeaseLost, RRQError
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job, JobStatus
-from rrq.messages import Beat, BeatReply, ClaimCode
-from rrq.outcomes import JobOutcomes
+from rrq.messages import Beat, BeatReply, Claim, ClaimCode
+from rrq.outcomes import INTERRUPTED, JobOutcomes
 from rrq.ownership import Ownership
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
@@ -43,6 +42,7 @@ logger = logging.getLogger(__name__)
 # them wait for each other in turns. Below a certain size a batch is not worth its round trip.
 _BATCHES = 2
 _SMALL_BATCH = 16
+NOT_STARTED = "Job could not be started. Re-queued."
 _CRON_INTERVAL_SECONDS = 30.0
 # A cut connection is mended at once; a Redis that stays away is asked once a second.
 _FIRST_TROUBLE_SECONDS = 0.05
@@ -103,7 +103,8 @@ class RRQWorker(JobOutcomes):
         self._ownership = Ownership(self, self._random.uniform)
         self._slot_freed = asyncio.Event()
         self._empty_polls = 0
-        self._next_delay = 0.0
+        self._next_delay = settings.default_poll_delay_seconds
+        self._idle_since: float | None = None
         self._failing_since: float | None = None
         self._failures = 0
 
@@ -219,13 +220,16 @@ class RRQWorker(JobOutcomes):
         self.status = "polling"
         batch = max(_SMALL_BATCH, self.settings.worker_concurrency // _BATCHES)
         free = min(batch, await self._let_slots_gather(free, batch))
+        self._ownership.last_claim = None
         started = await self._poll_for_jobs(free)
         claim = self._ownership.last_claim
-        if self.burst and started == 0 and not self._running_tasks:
-            return self._is_burst_over()
         self._empty_polls = 0 if started else self._empty_polls + 1
-        if claim is not None and started < free and not claim.more_due:
-            await self._wait_for_work()
+        if started:
+            self._idle_since = None
+        elif self.burst and not self._running_tasks and self._is_burst_over(claim):
+            return True
+        if started < free and not (claim is not None and claim.more_due):
+            await self._wait_for_work(claim)
         return False
 
     async def _let_slots_gather(self, free: int, batch: int) -> int:
@@ -243,17 +247,21 @@ class RRQWorker(JobOutcomes):
         executing = len(self._running_tasks) - self._ownership.reporter.unacknowledged
         return self.settings.worker_concurrency - executing
 
-    def _is_burst_over(self) -> bool:
+    def _is_burst_over(self, claim: Claim | None) -> bool:
         """Tell an empty queue from an unreachable one, which is not done."""
-        if self._ownership.last_claim is not None:
-            return self._ownership.last_claim.code is ClaimCode.ANSWERED
-        patience_seconds = self.settings.worker_burst_redis_patience_seconds
-        if self._failing_since and monotonic() - self._failing_since > patience_seconds:
-            raise BurstFailed(
-                f"Redis gave no answer for {patience_seconds:g} s, so it is unknown whether the "
-                "queues are empty. Check redis_dsn and run the burst again."
-            )
-        return False
+        now = monotonic()
+        if self._failing_since is not None:
+            patience_seconds = self.settings.worker_burst_redis_patience_seconds
+            if now - self._failing_since > patience_seconds:
+                raise BurstFailed(
+                    f"Redis gave no answer for {patience_seconds:g} s, so it is unknown whether the "
+                    "queues are empty. Check redis_dsn and run the burst again."
+                )
+            return False
+        if claim is not None and (claim.code is not ClaimCode.ANSWERED or claim.more_due or claim.jobs):
+            return False
+        self._idle_since = self._idle_since or now
+        return now - self._idle_since >= self.settings.worker_burst_linger_seconds
 
     # Waiting
 
@@ -268,13 +276,13 @@ class RRQWorker(JobOutcomes):
             timer.cancel()
             self._slot_freed.clear()
 
-    async def _wait_for_work(self) -> None:
+    async def _wait_for_work(self, claim: Claim | None) -> None:
         """Sleep until a job may have come: a wake-up, the next due time, or the next poll."""
-        claim = self._ownership.last_claim
         delay = self._next_delay
         if claim is not None and claim.next_due_ms is not None:
             delay = min(delay, max(0.001, (claim.next_due_ms - claim.now_ms) / 1000))
         if claim is None or claim.code is not ClaimCode.ANSWERED:
+            # A worker that may not claim must not take wake-ups from those that may.
             await self._pause(delay)
             return
         try:
@@ -325,7 +333,7 @@ class RRQWorker(JobOutcomes):
         self._failing_since, self._failures = None, 0
         started = 0
         for attempt in attempts:
-            started += await self._start(attempt)
+            started += await self._start(attempt.job, attempt.queue_name)
         return started
 
     async def _weather(self, error: Exception) -> None:
@@ -336,15 +344,19 @@ class RRQWorker(JobOutcomes):
         pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, _TROUBLE_SECONDS)
         await self._pause(self._calculate_jittered_delay(pause_seconds))
 
-    async def _start(self, attempt: Attempt) -> bool:
+    async def _start(self, job: Job, queue_name: str) -> bool:
+        """Start a claimed job in a slot of its own; what cannot be started goes back."""
         # The lock first, the slot second: whoever loses a race never occupies a slot.
         await self._semaphore.acquire()
         try:
-            await self._process_acquired_job(attempt.job, attempt.queue_name)
-        # Overridden methods are foreign code; the job they failed to start goes back.
+            await self._process_acquired_job(job, queue_name)
+        # Overridden methods are foreign code.
         except Exception:
-            logger.exception("job not started", extra={"job_id": attempt.job.id})
+            logger.exception("job not started", extra={"job_id": job.id})
             self._semaphore.release()
+            attempt = self._ownership.book.find(job)
+            if attempt is not None:
+                self._ownership.give_up(attempt, NOT_STARTED)
             return False
         return True
 
@@ -365,7 +377,7 @@ class RRQWorker(JobOutcomes):
             if attempt is None:
                 await self.job_store.release_job_lock(job.id)
             else:
-                self._ownership.hand_back(attempt, "Job could not be started. Re-queued.")
+                self._ownership.give_up(attempt, NOT_STARTED)
             raise
         if attempt is not None:
             attempt.task = task
@@ -377,16 +389,7 @@ class RRQWorker(JobOutcomes):
     async def _try_process_job(self, job_id: str, queue_name: str) -> bool:
         """Claim and start one named job; False when it could not be had or started."""
         job = await self._try_acquire_job(job_id, queue_name)
-        if job is None:
-            return False
-        await self._semaphore.acquire()
-        try:
-            await self._process_acquired_job(job, queue_name)
-        except Exception:
-            logger.exception("job not started", extra={"job_id": job_id})
-            self._semaphore.release()
-            return False
-        return True
+        return job is not None and await self._start(job, queue_name)
 
     def _task_cleanup(self, task: "asyncio.Future[Any]", semaphore: asyncio.Semaphore) -> None:
         if task in self._running_tasks:
@@ -395,8 +398,17 @@ class RRQWorker(JobOutcomes):
             logger.warning("an unknown task has ended", extra={"worker_id": self.worker_id})
         semaphore.release()
         self._slot_freed.set()
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("job task failed", exc_info=task.exception())
+        if task.cancelled():
+            self._see_to_abandoned(task)
+        elif (error := task.exception()) is not None:
+            logger.error("job task failed", exc_info=error)
+            self._see_to_abandoned(task)
+
+    def _see_to_abandoned(self, task: "asyncio.Future[Any]") -> None:
+        """A task ended without reporting, cancelled before its first step say: give its job back."""
+        for attempt in self._ownership.book:
+            if attempt.task is task:
+                self._ownership.give_up(attempt, INTERRUPTED)
 
     def _give_up_task(self, task: asyncio.Task[Any]) -> None:
         """A handler ignored its timeout: end its job without it. Its slot stays taken."""
@@ -423,6 +435,7 @@ class RRQWorker(JobOutcomes):
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._ownership.stop_renewing()
         await self.client.close()
         await self.job_store.aclose()
 

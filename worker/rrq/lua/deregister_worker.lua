@@ -10,7 +10,7 @@ local id = ARGV[2]
 local known = redis.call('HGET', record, 'incarnation')
 if known and known ~= ARGV[3] then return -1 end
 redis.call('DEL', prefix .. 'health:worker:' .. id)
-redis.call('ZREM', active_workers, id)
+redis.pcall('ZREM', active_workers, id)
 local in_hand = redis.call('ZCARD', active)
 if in_hand > 0 then return in_hand end
 redis.call('ZREM', leases, id)

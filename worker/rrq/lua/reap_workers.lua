@@ -35,7 +35,7 @@ end
 
 local function forget_worker(id)
   redis.call('ZREM', leases, id)
-  redis.call('ZREM', active_workers, id)
+  redis.pcall('ZREM', active_workers, id)
   redis.call('DEL', prefix .. 'workers:info:' .. id, prefix .. 'health:worker:' .. id,
     prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
   reaped = reaped + 1

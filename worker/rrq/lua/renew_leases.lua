@@ -62,11 +62,12 @@ local function beat(at)
     'capacity', ARGV[at + 5], 'queues', ARGV[at + 8])
   redis.call('PEXPIRE', record, lease_ms * 20)
   redis.call('SET', prefix .. 'health:worker:' .. id, ARGV[at + 6], 'EX', ARGV[at + 7])
-  redis.call('ZADD', KEYS[3], now_us / 1000000, id)
+  -- The books below are for onlookers; whatever spoilt them must not stop a heartbeat.
+  redis.pcall('ZADD', KEYS[3], now_us / 1000000, id)
   for _, queue in ipairs(cjson.decode(ARGV[at + 8])) do
-    redis.call('ZADD', KEYS[4], now_us / 1000000, queue)
+    redis.pcall('ZADD', KEYS[4], now_us / 1000000, queue)
   end
-  redis.call('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
+  redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
     'timestamp', string.format('%.6f', now_us / 1000000), 'worker_id', id)
   local reply = {1, draining, redis.call('ZCARD', prefix .. 'active:jobs:' .. id)}
   for _, job_id in ipairs(cancellations(id)) do reply[#reply + 1] = job_id end

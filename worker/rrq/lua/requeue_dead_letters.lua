@@ -18,6 +18,7 @@ local function queue_again(id)
   redis.call('HDEL', job, 'completion_time', 'worker_id', 'start_time', 'claimed_queue',
     'claimed_score', 'cancel_requested', 'suspect', 'crashes')
   redis.call('PERSIST', job)
+  redis.call('DEL', prefix .. 'events:job:' .. id)
   redis.call('ZADD', queue, now_ms, id)
   return 1
 end

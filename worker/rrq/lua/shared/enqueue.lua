@@ -33,7 +33,9 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
   if unique_key ~= '' then
     local kind = redis.call('TYPE', job).ok
     if kind ~= 'hash' and kind ~= 'none' then return -1 end
-    due_ms, due_iso = due_after_unique(unique_key, id, due_ms, unique_ttl_seconds), nil
+    local asked_ms = due_ms
+    due_ms = due_after_unique(unique_key, id, due_ms, unique_ttl_seconds)
+    if due_ms ~= asked_ms then due_iso = nil end
   end
   -- A chosen id may be queued elsewhere already: it moves. Ids that we made up are new.
   local old_queue = ARGV[at + 13] == '1' and redis.pcall('HGET', job, 'queue_name')
@@ -58,6 +60,7 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
       'worker_id', 'start_time', 'claimed_queue', 'claimed_score', 'cancel_requested',
       'waited_for', 'suspect', 'crashes', 'crash_history', 'traceback')
     redis.call('PERSIST', job)
+    redis.call('DEL', prefix .. 'events:job:' .. id)
   end
   if unique_key ~= '' then redis.call('HSET', job, 'job_unique_key', unique_key) end
   if trace ~= '' then redis.call('HSET', job, 'trace_context', trace) end

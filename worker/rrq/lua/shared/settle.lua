@@ -29,7 +29,9 @@ end
 
 -- ttl_seconds: above 0 expire, 0 keep for ever, below 0 leave the expiry as it is.
 local function set_expiry(key, ttl_seconds)
-  if ttl_seconds > 0 then redis.call('EXPIRE', key, digits(ttl_seconds))
+  -- Whole seconds, and ten years at most: Redis refuses anything else, and with it the batch.
+  if ttl_seconds > 0 then
+    redis.call('EXPIRE', key, digits(math.max(1, math.min(315360000, math.floor(ttl_seconds)))))
   elseif ttl_seconds == 0 then redis.call('PERSIST', key) end
 end
 
@@ -40,7 +42,7 @@ local function tell_waiters(id, status, waited_for, ttl_seconds)
   local events = prefix .. 'events:job:' .. id
   redis.pcall('XADD', events, 'MAXLEN', 10, '*', 'event',
     status == 'COMPLETED' and 'completed' or 'failed', 'job_id', id, 'status', status)
-  redis.call('EXPIRE', events, ttl_seconds > 0 and ttl_seconds or 86400)
+  set_expiry(events, ttl_seconds > 0 and ttl_seconds or 86400)
 end
 
 -- To the dead letters: the hash says why, and stays for ttl_seconds.
@@ -50,7 +52,7 @@ local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
     'completion_time', iso(now_us, '+00:00'))
   -- A list key of another type must neither fail the batch nor hide the job.
   if type(redis.pcall('LPUSH', dlq, id)) == 'table' then redis.pcall('LPUSH', dlq .. ':overflow', id) end
-  redis.call('EXPIRE', job, ttl_seconds)
+  set_expiry(job, ttl_seconds)
   release_unique(unique_key, id)
   tell_waiters(id, 'FAILED', waited_for, ttl_seconds)
 end

@@ -1,0 +1,901 @@
+"""The producer's side: what a job looks like once it is queued, and what is refused."""
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from proxy import RedisProxy
+from rrq.client import JobRequest, RRQClient
+from rrq.embedded import EmbeddedRedis
+from rrq.exc import EnqueueError, InvalidJob, RedisUnavailable, RRQError, UnserializableArguments
+from rrq.job import Job, JobStatus
+from rrq.messages import CancelCode
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+from rrq.worker import RRQWorker
+from running import run_burst, running
+from waiting import eventually
+
+QUEUE = "rrq:queue:default"
+
+
+async def enqueue(client: RRQClient, *args: Any, **options: Any) -> Job:
+    job = await client.enqueue(*args, **options)
+    assert job is not None, "a job is always returned"
+    return job
+
+
+async def read_score(client: RRQClient, job_id: str, queue: str = QUEUE) -> float:
+    score = await client.job_store.redis.zscore(queue, job_id)
+    assert score is not None, f"job {job_id} is not in {queue}"
+    return float(score)
+
+
+async def read_hash(client: RRQClient, job_id: str) -> dict[str, str]:
+    fields = await client.job_store.get_job_data_dict(job_id)
+    assert fields is not None, f"job {job_id} has no hash"
+    return fields
+
+
+async def count_keys(client: RRQClient, pattern: str = "rrq:job:*") -> int:
+    return len(await client.job_store.redis.keys(pattern))
+
+
+def to_ms(moment: datetime) -> float:
+    return moment.timestamp() * 1000
+
+
+# Construction and end
+
+
+def test_a_client_is_built_without_an_event_loop() -> None:
+    settings = RRQSettings(redis_dsn="redis://127.0.0.1:1/0")
+
+    client = RRQClient(settings)
+
+    assert client.settings is settings
+    assert isinstance(client.job_store, JobStore)
+    assert client._created_store_internally
+
+
+async def test_a_client_closes_only_the_store_it_made(settings: RRQSettings, store: JobStore) -> None:
+    client = RRQClient(settings, job_store=store)
+    assert not client._created_store_internally
+    assert client.job_store is store
+    await enqueue(client, "send")
+    connected = store.wire._link
+
+    await client.close()
+
+    assert store.wire._link is connected
+    assert connected is not None
+    assert connected.is_open
+
+
+async def test_a_client_can_be_closed_twice_and_under_both_names(settings: RRQSettings) -> None:
+    client = RRQClient(settings)
+    await enqueue(client, "send")
+
+    await client.close()
+    await client.aclose()
+
+
+def test_a_client_survives_a_change_of_event_loop(redis_dsn: str) -> None:
+    client = RRQClient(RRQSettings(redis_dsn=redis_dsn))
+
+    async def enqueue_and_close(job_id: str) -> None:
+        await client.enqueue("send", _job_id=job_id)
+        assert await client.job_store.get_job_definition(job_id) is not None
+        await client.close()
+
+    asyncio.run(enqueue_and_close("first"))
+    asyncio.run(enqueue_and_close("second"))
+
+
+NEVER_CLOSED = """
+import asyncio, sys
+from rrq.client import RRQClient
+from rrq.settings import RRQSettings
+
+client = RRQClient(RRQSettings(redis_dsn=sys.argv[1]))
+
+async def use(job_id):
+    await client.enqueue("send", _job_id=job_id, _defer_by=60)
+    {further}
+
+asyncio.run(use("first"))
+asyncio.run(use("second"))
+"""
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        "assert (await client.get_job_status(job_id)).status == 'PENDING'",
+        "assert await client.wait_for_completion(job_id, timeout_seconds=0.1) is None",
+    ],
+    ids=["look", "wait"],
+)
+def test_a_client_that_was_never_closed_works_on_the_next_event_loop(redis_dsn: str, further: str) -> None:
+    # In a process of its own, which ends with the sockets that nobody closed.
+    script = NEVER_CLOSED.format(further=further)
+
+    command = [sys.executable, "-c", script, redis_dsn]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stderr
+    with redis.Redis.from_url(redis_dsn) as connection:
+        assert connection.zrange(QUEUE, 0, -1) == [b"first", b"second"]
+
+
+# The steps of enqueueing
+
+
+async def test_a_plain_job_is_due_at_once_with_the_defaults_written_out(client: RRQClient) -> None:
+    before = time.time() * 1000 - 1
+
+    job = await enqueue(client, "send", 1, "two", to="you")
+
+    assert job.status is JobStatus.PENDING
+    assert (job.current_retries, job.max_retries) == (0, 5)
+    assert (job.job_timeout_seconds, job.result_ttl_seconds) == (300, 86_400)
+    assert job.queue_name == QUEUE
+    assert (job.job_args, job.job_kwargs) == ([1, "two"], {"to": "you"})
+    assert job.next_scheduled_run_time == job.enqueue_time
+    assert job.enqueue_time.tzinfo is UTC
+    score = await read_score(client, job.id)
+    assert score == math.floor(to_ms(job.enqueue_time))
+    assert before <= score <= time.time() * 1000 + 1
+    assert await client.job_store.get_job_definition(job.id) == job
+
+
+async def test_the_hash_is_what_rrq_0_7_reads(client: RRQClient) -> None:
+    job = await enqueue(client, "send", 1, to="ä", _queue_name="emails", _unique_key="once")
+
+    fields = await read_hash(client, job.id)
+
+    assert fields["id"] == job.id
+    assert fields["queue_name"] == "emails"
+    assert fields["job_unique_key"] == "once"
+    assert (fields["status"], fields["current_retries"], fields["result"]) == ("PENDING", "0", "null")
+    assert (fields["max_retries"], fields["job_timeout_seconds"], fields["result_ttl_seconds"]) == (
+        "5",
+        "300",
+        "86400",
+    )
+    assert fields["enqueue_time"].endswith("Z")
+    assert fields["next_scheduled_run_time"].endswith("Z")
+    assert json.loads(fields["job_args"]) == [1]
+    assert json.loads(fields["job_kwargs"]) == {"to": "ä"}
+    for absent in ("completion_time", "last_error", "dlq_name"):
+        assert absent not in fields
+
+
+@pytest.mark.parametrize("name", ["emails", "rrq:queue:emails"])
+async def test_the_queue_name_is_stored_as_given(client: RRQClient, name: str) -> None:
+    job = await enqueue(client, "send", _queue_name=name)
+
+    assert job.queue_name == name
+    assert (await read_hash(client, job.id))["queue_name"] == name
+    assert await read_score(client, job.id, "rrq:queue:emails") > 0
+
+
+async def test_keywords_without_underscore_belong_to_the_handler(client: RRQClient) -> None:
+    given = {"args": [1], "kwargs": {"a": 1}, "queue_name": "q", "delay": 5, "job_id": "x", "self": 1}
+
+    job = await enqueue(client, "send", **{key: value for key, value in given.items() if key != "self"})
+
+    del given["self"]
+    assert json.loads((await read_hash(client, job.id))["job_kwargs"]) == given
+    assert await read_score(client, job.id) > 0
+
+
+async def test_explicit_zeros_are_respected(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _max_retries=0, _job_timeout_seconds=0, _result_ttl_seconds=0)
+
+    fields = await read_hash(client, job.id)
+    assert (fields["max_retries"], fields["job_timeout_seconds"], fields["result_ttl_seconds"]) == ("0",) * 3
+
+
+async def test_settings_are_read_at_each_call(client: RRQClient) -> None:
+    client.settings.default_queue_name = "changed"
+    client.settings.default_max_retries = 2
+    client.settings.default_job_timeout_seconds = 7.0  # type: ignore[assignment]  # applications do this
+
+    job = await enqueue(client, "send")
+
+    assert (job.queue_name, job.max_retries, job.job_timeout_seconds) == ("changed", 2, 7)
+    assert (await read_hash(client, job.id))["job_timeout_seconds"] == "7"
+    assert await read_score(client, job.id, "rrq:queue:changed") > 0
+
+
+async def test_a_job_is_deferred_until_an_aware_moment(client: RRQClient) -> None:
+    moment = datetime.now(timezone(timedelta(hours=5))) + timedelta(hours=2, microseconds=7)
+
+    job = await enqueue(client, "send", _defer_until=moment, _defer_by=timedelta(days=30))
+
+    assert job.next_scheduled_run_time is not None
+    assert abs(job.next_scheduled_run_time - moment) < timedelta(milliseconds=1)
+    assert await read_score(client, job.id) == math.floor(to_ms(moment))
+
+
+async def test_a_naive_moment_counts_as_utc(client: RRQClient) -> None:
+    naive = datetime(2035, 1, 2, 3, 4, 5)  # noqa: DTZ001  what is meant is the point
+
+    job = await enqueue(client, "send", _defer_until=naive)
+
+    assert job.next_scheduled_run_time == naive.replace(tzinfo=UTC)
+    assert await read_score(client, job.id) == to_ms(naive.replace(tzinfo=UTC))
+
+
+async def test_a_moment_in_the_past_is_due_at_once(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _defer_until=datetime(2020, 1, 1, tzinfo=UTC))
+
+    assert await client.job_store.get_ready_job_ids("default", 5) == [job.id]
+
+
+@pytest.mark.parametrize(
+    ("defer_by", "seconds"),
+    [
+        (timedelta(seconds=90), 90),
+        (timedelta(milliseconds=1500), 1.5),
+        (45, 45),
+        (0.25, 0.25),
+        (timedelta(seconds=-5), 0),
+        (-3, 0),
+        (0, 0),
+    ],
+)
+async def test_a_job_is_deferred_by_a_time_or_a_number_of_seconds(
+    client: RRQClient, defer_by: timedelta | float, seconds: float
+) -> None:
+    job = await enqueue(client, "send", _defer_by=defer_by)
+
+    due_ms = math.floor(to_ms(job.enqueue_time)) + seconds * 1000
+    assert await read_score(client, job.id) == pytest.approx(due_ms, abs=1)
+    assert job.next_scheduled_run_time is not None
+    assert to_ms(job.next_scheduled_run_time) == pytest.approx(due_ms, abs=1)
+
+
+async def test_using_an_id_again_makes_a_new_job_of_it(client: RRQClient) -> None:
+    await enqueue(client, "old", 1, _job_id="j1", _unique_key="once", _defer_by=500)
+    await client.job_store.redis.hset("rrq:job:j1", mapping={"last_error": "x", "completion_time": "x"})
+    await client.job_store.redis.expire("rrq:job:j1", 100)
+
+    await enqueue(client, "new", 2, _job_id="j1")
+
+    fields = await read_hash(client, "j1")
+    assert fields["function_name"] == "new"
+    assert json.loads(fields["job_args"]) == [2]
+    assert not {"last_error", "completion_time", "job_unique_key"} & fields.keys()
+    assert await client.job_store.redis.ttl("rrq:job:j1") == -1
+    assert await client.job_store.get_ready_job_ids("default", 9) == ["j1"]
+
+
+async def test_a_hundred_parallel_enqueues_all_arrive(client: RRQClient) -> None:
+    jobs = await asyncio.gather(*(enqueue(client, "send", n) for n in range(100)))
+
+    assert len({job.id for job in jobs}) == 100
+    assert await client.job_store.redis.zcard(QUEUE) == 100
+
+
+# Unique keys
+
+
+async def test_the_first_job_of_a_key_holds_its_lock(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _unique_key="once")
+
+    assert job.job_unique_key == "once"
+    assert await client.job_store.get_unique_lock_holder("once") == job.id
+    assert 21_598 <= await client.job_store.get_lock_ttl("once") <= 21_600
+
+
+async def test_a_unique_job_is_stored_as_it_is_returned(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _unique_key="once")
+
+    assert job.next_scheduled_run_time == job.enqueue_time
+    assert await client.job_store.get_job_definition(job.id) == job
+
+
+async def test_a_duplicate_is_deferred_until_the_lock_ends_and_never_refused(client: RRQClient) -> None:
+    first = await enqueue(client, "send", _unique_key="once")
+
+    second = await enqueue(client, "send", _unique_key="once")
+
+    assert await client.job_store.get_unique_lock_holder("once") == first.id
+    waits_ms = await read_score(client, second.id) - to_ms(second.enqueue_time)
+    assert waits_ms == pytest.approx(21_600_000, abs=2_000)
+    assert second.next_scheduled_run_time is not None
+    assert second.next_scheduled_run_time > second.enqueue_time + timedelta(hours=5)
+
+
+async def test_a_duplicate_deferred_further_than_the_lock_keeps_its_time(client: RRQClient) -> None:
+    await enqueue(client, "send", _unique_key="once")
+
+    second = await enqueue(client, "send", _unique_key="once", _defer_by=timedelta(days=2))
+
+    waits_ms = await read_score(client, second.id) - to_ms(second.enqueue_time)
+    assert waits_ms == pytest.approx(2 * 86_400_000, abs=1_000)
+
+
+@pytest.mark.parametrize("way", ["by", "until"])
+async def test_the_lock_of_a_deferred_job_outlives_its_start(client: RRQClient, way: str) -> None:
+    later = timedelta(days=1)
+    when: dict[str, Any] = (
+        {"_defer_by": later} if way == "by" else {"_defer_until": datetime.now(UTC) + later}
+    )
+
+    await enqueue(client, "send", _unique_key="once", **when)
+
+    assert 86_399 <= await client.job_store.get_lock_ttl("once") <= 86_401
+
+
+async def test_of_parallel_jobs_with_one_key_one_is_due(client: RRQClient) -> None:
+    await asyncio.gather(*(enqueue(client, "send", n, _unique_key="once") for n in range(20)))
+
+    assert len(await client.job_store.get_ready_job_ids("default", 50)) == 1
+    assert await client.job_store.redis.zcard(QUEUE) == 20
+
+
+async def test_a_refused_job_leaves_no_unique_lock(client: RRQClient) -> None:
+    await client.job_store.redis.set(QUEUE, "no queue")
+    with pytest.raises(EnqueueError):
+        await client.enqueue("send", _unique_key="once")
+    await client.job_store.redis.set("rrq:job:j1", "no hash")
+    with pytest.raises(EnqueueError):
+        await client.enqueue("send", _unique_key="twice", _job_id="j1", _queue_name="other")
+
+    assert await client.job_store.get_unique_lock_holder("once") is None
+    assert await client.job_store.get_unique_lock_holder("twice") is None
+
+
+# Many at once
+
+
+async def test_many_jobs_come_back_in_order_over_several_batches(client: RRQClient) -> None:
+    requests = [
+        JobRequest("send", [n], {"n": n}, queue_name=("a", "b")[n % 2], job_id=f"job-{n}") for n in range(57)
+    ]
+
+    jobs = await client.enqueue_many(iter(requests), batch_size=10)
+
+    assert [job.id for job in jobs] == [f"job-{n}" for n in range(57)]
+    assert await client.job_store.batch_get_queue_sizes(["a", "b"]) == {"a": 29, "b": 28}
+    assert await client.job_store.get_job_definition("job-41") == jobs[41]
+
+
+async def test_many_jobs_take_all_options(client: RRQClient) -> None:
+    (job,) = await client.enqueue_many(
+        [
+            JobRequest(
+                "send",
+                unique_key="once",
+                max_retries=1,
+                job_timeout_seconds=2,
+                result_ttl_seconds=3,
+                defer_by=60,
+                trace_context={"traceparent": "00-ab"},
+            )
+        ]
+    )
+
+    assert (job.max_retries, job.job_timeout_seconds, job.result_ttl_seconds) == (1, 2, 3)
+    assert await client.job_store.get_job_definition(job.id) == job
+    assert await client.job_store.get_unique_lock_holder("once") == job.id
+
+
+async def test_no_jobs_at_all_is_fine(client: RRQClient) -> None:
+    assert await client.enqueue_many([]) == []
+
+
+async def test_a_batch_with_one_bad_job_is_refused_whole_and_those_before_it_stay(client: RRQClient) -> None:
+    requests = [JobRequest("send", [n]) for n in range(4)]
+    requests.append(JobRequest("send", [object()]))
+
+    with pytest.raises(UnserializableArguments):
+        await client.enqueue_many(requests, batch_size=2)
+
+    assert await client.job_store.redis.zcard(QUEUE) == 4
+
+
+async def test_a_batch_whose_queue_is_no_queue_stores_nothing(client: RRQClient) -> None:
+    await client.job_store.redis.set("rrq:queue:odd", "no queue")
+
+    with pytest.raises(EnqueueError, match="odd"):
+        await client.enqueue_many([JobRequest("send"), JobRequest("send", queue_name="odd")])
+
+    assert await count_keys(client) == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 1j, {(1, 2): 3}], ids=repr)
+async def test_arguments_that_json_cannot_express_are_a_type_error(client: RRQClient, bad: object) -> None:
+    with pytest.raises(TypeError, match="send") as caught:
+        await client.enqueue("send", [bad])
+    assert isinstance(caught.value, EnqueueError)
+    with pytest.raises(TypeError):
+        await client.enqueue("send", key={"deep": bad})
+
+    assert await count_keys(client) == 0
+
+
+async def test_circular_arguments_are_refused(client: RRQClient) -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+
+    with pytest.raises(EnqueueError):
+        await client.enqueue("send", ring)
+
+    assert await count_keys(client) == 0
+
+
+async def test_oversized_arguments_are_refused_with_the_limit_named(client: RRQClient) -> None:
+    client.settings.max_job_payload_bytes = 1000
+
+    with pytest.raises(InvalidJob, match="max_job_payload_bytes"):
+        await client.enqueue("send", "x" * 1000)
+
+    assert await count_keys(client) == 0
+    await enqueue(client, "send", "x" * 900)
+    client.settings.max_job_payload_bytes = 0
+    await enqueue(client, "send", "x" * 100_000)
+
+
+async def test_arguments_with_half_a_surrogate_pair_arrive_unchanged(client: RRQClient) -> None:
+    job = await enqueue(client, "send", "\udcff", key="\ud800")
+
+    stored = await client.job_store.get_job_definition(job.id)
+
+    assert stored is not None
+    assert stored.job_args == ["\udcff"]
+    assert stored.job_kwargs == {"key": "\ud800"}
+
+
+@pytest.mark.parametrize("option", ["_queue_name", "_job_id", "_unique_key"])
+async def test_names_with_half_a_surrogate_pair_are_refused(client: RRQClient, option: str) -> None:
+    with pytest.raises(InvalidJob, match="surrogate"):
+        await enqueue(client, "send", **{option: "x\udcff"})
+    assert await count_keys(client) == 0
+
+
+async def test_a_function_name_with_half_a_surrogate_pair_is_refused(client: RRQClient) -> None:
+    with pytest.raises(InvalidJob, match="surrogate"):
+        await client.enqueue("send\udcff")
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+async def test_a_job_needs_the_name_of_a_function(client: RRQClient, name: Any) -> None:
+    with pytest.raises(InvalidJob):
+        await client.enqueue(name)
+
+    assert await count_keys(client) == 0
+
+
+@pytest.mark.parametrize("option", ["_queue_name", "_job_id", "_unique_key"])
+async def test_names_are_text(client: RRQClient, option: str) -> None:
+    with pytest.raises((InvalidJob, TypeError, AttributeError)):
+        await enqueue(client, "send", **{option: 5})
+
+    assert await count_keys(client) == 0
+
+
+@pytest.mark.parametrize("option", ["_queue_name", "_job_id", "_unique_key"])
+async def test_an_empty_option_is_one_that_was_not_given(client: RRQClient, option: str) -> None:
+    job = await enqueue(client, "send", **{option: ""})
+
+    assert len(job.id) == 36
+    assert job.queue_name == QUEUE
+    assert await read_score(client, job.id) > 0
+    assert await count_keys(client, "rrq:lock:unique:*") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "ümläut", "a:b:c", "{tag}", "*?[x]", "line\nbreak", "\0", "rrq:dlq:x"]
+)
+async def test_a_queue_may_have_any_name(settings: RRQSettings, client: RRQClient, name: str) -> None:
+    registry = JobRegistry()
+    registry.register("send", answer)
+
+    job = await enqueue(client, "send", _queue_name=name)
+    assert await read_score(client, job.id, f"rrq:queue:{name}") > 0
+    await run_burst(settings, registry, queues=[name])
+
+    status = await client.get_job_status(job.id)
+    assert status is not None
+    assert status.status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("option", ["_max_retries", "_job_timeout_seconds", "_result_ttl_seconds"])
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), "5", [1]])
+async def test_numbers_of_a_job_are_whole(client: RRQClient, option: str, value: Any) -> None:
+    with pytest.raises(InvalidJob, match=option.strip("_")):
+        await client.enqueue("send", **{option: value})
+
+    assert await count_keys(client) == 0
+
+
+@pytest.mark.parametrize("option", ["_max_retries", "_job_timeout_seconds", "_result_ttl_seconds"])
+async def test_a_whole_float_is_taken_as_the_number_it_is(client: RRQClient, option: str) -> None:
+    job = await enqueue(client, "send", **{option: 4.0})
+
+    assert (await read_hash(client, job.id))[option.strip("_")] == "4"
+
+
+@pytest.mark.parametrize("option", ["_max_retries", "_job_timeout_seconds", "_result_ttl_seconds"])
+async def test_numbers_beyond_what_redis_counts_in_are_refused(client: RRQClient, option: str) -> None:
+    with pytest.raises((InvalidJob, OverflowError)):
+        await enqueue(client, "send", **{option: 10**30})
+
+    assert await count_keys(client) == 0
+
+
+async def test_true_is_stored_as_a_number_that_workers_can_read(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _max_retries=True)
+
+    assert (await read_hash(client, job.id))["max_retries"] == "1"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e12, 1e300, timedelta.max])
+async def test_a_deferral_beyond_the_calendar_is_refused_before_anything_is_stored(
+    client: RRQClient, value: Any
+) -> None:
+    with pytest.raises((InvalidJob, OverflowError, ValueError)):
+        await client.enqueue("send", _defer_by=value)
+
+    assert await count_keys(client) == 0
+
+
+async def test_the_last_moment_of_the_calendar_is_a_moment(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _defer_until=datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+
+    stored = await client.job_store.get_job_definition(job.id)
+    assert stored is not None
+    assert stored.next_scheduled_run_time == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+async def test_an_id_whose_key_holds_something_else_is_refused(client: RRQClient) -> None:
+    await client.job_store.redis.set("rrq:job:j1", "no hash")
+
+    with pytest.raises(InvalidJob, match="rrq:job:j1"):
+        await client.enqueue("send", _job_id="j1")
+
+    assert await client.job_store.redis.get("rrq:job:j1") == b"no hash"
+    assert await client.job_store.redis.exists(QUEUE) == 0
+
+
+async def test_a_call_that_cannot_be_sent_does_not_disturb_the_next_one(settings: RRQSettings) -> None:
+    settings.redis_socket_timeout_seconds = 2.0
+    async with aclosing(RRQClient(settings)) as client:
+        job = await enqueue(client, "send")
+        for odd_value in ("\udcff", uuid4(), None):
+            with pytest.raises((ValueError, TypeError)):
+                await client.job_store.wire.call("ECHO", odd_value)
+
+        started = time.monotonic()
+        status = await client.get_job_status(job.id)
+
+        assert status is not None
+        assert status.status is JobStatus.PENDING
+        assert time.monotonic() - started < 1
+
+
+# Following a job
+
+
+async def answer(context: dict[str, Any], *args: Any, **kwargs: Any) -> str:
+    return "done"
+
+
+async def fail(context: dict[str, Any]) -> None:
+    raise RuntimeError("broken")
+
+
+@pytest.fixture
+def registry() -> JobRegistry:
+    registry = JobRegistry()
+    registry.register("send", answer)
+    registry.register("fail", fail)
+    return registry
+
+
+@pytest.fixture
+async def worker(settings: RRQSettings, registry: JobRegistry) -> AsyncIterator[RRQWorker]:
+    worker = RRQWorker(settings, registry)
+    async with running(worker):
+        yield worker
+
+
+async def test_the_status_of_a_job_follows_it(
+    settings: RRQSettings, client: RRQClient, registry: JobRegistry
+) -> None:
+    job = await enqueue(client, "send")
+    queued = await client.get_job_status(job.id)
+    assert queued is not None
+    assert (queued.status, queued.result, queued.last_error) == (JobStatus.PENDING, None, None)
+
+    await run_burst(settings, registry)
+
+    ended = await client.get_job_status(job.id)
+    assert ended is not None
+    assert (ended.status, ended.result) == (JobStatus.COMPLETED, "done")
+    assert await client.get_job_status("nobody") is None
+
+
+async def test_waiting_ends_as_soon_as_the_job_does(client: RRQClient, worker: RRQWorker) -> None:
+    job = await enqueue(client, "send", _defer_by=0.3)
+    started = time.monotonic()
+
+    result = await client.wait_for_completion(job.id, timeout_seconds=20, block_interval_seconds=4)
+
+    assert result is not None
+    assert result.result == "done"
+    assert time.monotonic() - started < 3
+
+
+async def test_waiting_ends_with_a_failure_too(client: RRQClient, worker: RRQWorker) -> None:
+    job = await enqueue(client, "fail", _max_retries=1)
+
+    result = await client.wait_for_completion(job.id, timeout_seconds=10)
+
+    assert result is not None
+    assert (result.status, result.last_error) == (JobStatus.FAILED, "broken")
+
+
+async def test_waiting_ends_with_a_cancellation_too(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _defer_by=60)
+    waiting = asyncio.create_task(client.wait_for_completion(job.id, timeout_seconds=10))
+    await eventually(lambda: client.job_store.redis.hexists(f"rrq:job:{job.id}", "waited_for"))
+
+    assert await client.cancel(job.id) is CancelCode.CANCELLED
+
+    result = await waiting
+    assert result is not None
+    assert result.status is JobStatus.CANCELLED
+
+
+async def test_waiting_gives_up_at_its_deadline(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _defer_by=60)
+    started = time.monotonic()
+
+    assert await client.wait_for_completion(job.id, timeout_seconds=0.3) is None
+
+    assert 0.25 < time.monotonic() - started < 2
+    assert await client.wait_for_completion("nobody", timeout_seconds=5) is None
+
+
+async def test_a_job_that_has_ended_is_answered_at_once(
+    settings: RRQSettings, client: RRQClient, registry: JobRegistry
+) -> None:
+    job = await enqueue(client, "send")
+    await run_burst(settings, registry)
+
+    result = await client.wait_for_completion(job.id, timeout_seconds=0)
+
+    assert result is not None
+    assert result.result == "done"
+
+
+async def test_waiting_may_look_less_often_than_a_command_may_take(
+    settings: RRQSettings, registry: JobRegistry
+) -> None:
+    settings.redis_socket_timeout_seconds = 0.4
+    async with aclosing(RRQClient(settings)) as client:
+        job = await enqueue(client, "send", _defer_by=1)
+        async with running(RRQWorker(settings, registry)):
+            result = await client.wait_for_completion(job.id, timeout_seconds=20, block_interval_seconds=10)
+
+        assert result is not None
+        assert result.result == "done"
+
+
+async def test_waiting_for_a_second_life_does_not_spin_on_the_events_of_the_first(
+    client: RRQClient, worker: RRQWorker
+) -> None:
+    job = await enqueue(client, "send", _defer_by=0.3, _job_id="j1")
+    await client.wait_for_completion(job.id, timeout_seconds=10)
+    await enqueue(client, "send", _defer_by=60, _job_id="j1")
+    before = await count_commands(client, "xread")
+
+    assert await client.wait_for_completion("j1", timeout_seconds=1, block_interval_seconds=0.25) is None
+
+    assert await count_commands(client, "xread") - before < 20
+
+
+async def count_commands(client: RRQClient, name: str) -> int:
+    stats = await client.job_store.redis.info("commandstats")
+    calls = stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+    return int(calls)
+
+
+# Cancelling
+
+
+async def test_a_queued_job_is_cancelled(client: RRQClient) -> None:
+    job = await enqueue(client, "send", _unique_key="once", _queue_name="emails")
+
+    assert await client.cancel(job.id) is CancelCode.CANCELLED
+
+    fields = await read_hash(client, job.id)
+    assert fields["status"] == "CANCELLED"
+    assert await client.job_store.get_queued_job_ids("emails") == []
+    assert await client.job_store.get_unique_lock_holder("once") is None
+    assert await client.job_store.redis.ttl(f"rrq:job:{job.id}") > 0
+    assert await client.cancel(job.id) is CancelCode.ENDED
+    assert await client.cancel("nobody") is CancelCode.NOT_FOUND
+
+
+async def test_a_running_job_is_cancelled_at_once(settings: RRQSettings, client: RRQClient) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(context: dict[str, Any]) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    registry = JobRegistry()
+    registry.register("wait", wait_for_ever)
+    async with running(RRQWorker(settings, registry)):
+        job = await enqueue(client, "wait", _unique_key="once")
+        await asyncio.wait_for(started.wait(), 10)
+
+        assert await client.cancel(job.id) is CancelCode.TOLD
+        told_at = time.monotonic()
+        await asyncio.wait_for(cancelled.wait(), 10)
+
+        assert time.monotonic() - told_at < 1
+        result = await client.wait_for_completion(job.id, timeout_seconds=5)
+    assert result is not None
+    assert result.status is JobStatus.CANCELLED
+    assert await client.job_store.get_unique_lock_holder("once") is None
+    assert await client.job_store.get_job_lock_owner(job.id) is None
+    assert await client.job_store.get_queued_job_ids("default") == []
+
+
+async def test_a_cancelled_job_that_returns_all_the_same_stays_cancelled(
+    settings: RRQSettings, client: RRQClient
+) -> None:
+    started = asyncio.Event()
+
+    async def stubborn(context: dict[str, Any]) -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished anyway"
+        return "never"
+
+    registry = JobRegistry()
+    registry.register("wait", stubborn)
+    async with running(RRQWorker(settings, registry)):
+        job = await enqueue(client, "wait")
+        await asyncio.wait_for(started.wait(), 10)
+        await client.cancel(job.id)
+        result = await client.wait_for_completion(job.id, timeout_seconds=5)
+
+    assert result is not None
+    assert result.status is JobStatus.CANCELLED
+
+
+@pytest.mark.parametrize("ttl_seconds", [0, 50])
+async def test_a_job_cancelled_while_running_is_kept_as_long_as_a_result(
+    settings: RRQSettings, client: RRQClient, ttl_seconds: int
+) -> None:
+    async def wait_for_ever(context: dict[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    registry = JobRegistry()
+    registry.register("wait", wait_for_ever)
+    async with running(RRQWorker(settings, registry)):
+        job = await enqueue(client, "wait", _result_ttl_seconds=ttl_seconds)
+        await eventually(lambda: client.job_store.get_job_lock_owner(job.id))
+        await client.cancel(job.id)
+        await client.wait_for_completion(job.id, timeout_seconds=5)
+
+    expiry = await client.job_store.redis.ttl(f"rrq:job:{job.id}")
+    assert expiry == -1 if ttl_seconds == 0 else 45 <= expiry <= 50
+
+
+# Redis away
+
+
+async def call_everything(client: RRQClient) -> None:
+    """Expect a clear error, and soon, from all that a producer can call."""
+    for call in (
+        client.enqueue("send"),
+        client.enqueue_many([JobRequest("send")]),
+        client.get_job_status("j1"),
+        client.wait_for_completion("j1"),
+        client.cancel("j1"),
+    ):
+        started = time.monotonic()
+        with pytest.raises(RedisUnavailable) as caught:
+            await call
+        assert time.monotonic() - started < 3
+        assert isinstance(caught.value, RRQError)
+        assert isinstance(caught.value, RedisConnectionError)
+        assert "RRQ_REDIS_DSN" in str(caught.value)
+
+
+async def test_a_redis_that_is_not_there_is_a_clear_error_at_once() -> None:
+    async with aclosing(RRQClient(RRQSettings(redis_dsn="redis://user:secret@127.0.0.1:1/0"))) as client:
+        await call_everything(client)
+        with pytest.raises(RedisUnavailable) as caught:
+            await client.enqueue("send")
+
+        assert "127.0.0.1:1" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+
+async def test_a_redis_that_went_away_is_a_clear_error_and_its_return_is_noticed(
+    own_redis: EmbeddedRedis,
+) -> None:
+    async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:
+        await enqueue(client, "send")
+        own_redis.kill()
+        await call_everything(client)
+
+        own_redis.restart()
+
+        assert await enqueue(client, "send")
+
+
+async def test_a_link_that_swallows_everything_is_a_clear_error_after_the_socket_timeout(
+    own_redis: EmbeddedRedis,
+) -> None:
+    async with (
+        RedisProxy(own_redis.port) as proxy,
+        aclosing(RRQClient(RRQSettings(redis_dsn=proxy.dsn, redis_socket_timeout_seconds=0.3))) as client,
+    ):
+        await enqueue(client, "send")
+        proxy.blackhole = True
+
+        await call_everything(client)
+
+        proxy.blackhole = False
+        assert await enqueue(client, "send")
+
+
+async def test_a_lost_answer_is_told_as_such_and_the_same_id_queues_the_job_once(
+    own_redis: EmbeddedRedis,
+) -> None:
+    async with (
+        RedisProxy(own_redis.port) as proxy,
+        aclosing(RRQClient(RRQSettings(redis_dsn=proxy.dsn))) as client,
+    ):
+        await enqueue(client, "send", _job_id="warm")
+        proxy.cut_next_reply()
+        with pytest.raises(RedisUnavailable, match="_job_id"):
+            await client.enqueue("send", _job_id="j1")
+
+        await enqueue(client, "send", _job_id="j1")
+
+        assert sorted(await client.job_store.get_queued_job_ids("default")) == ["j1", "warm"]
+
+
+async def test_a_full_redis_refuses_jobs_and_says_so(own_redis: EmbeddedRedis) -> None:
+    async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:
+        await client.job_store.redis.config_set("maxmemory", "1")
+
+        with pytest.raises(EnqueueError, match="memory"):
+            await client.enqueue("send")
+
+        await client.job_store.redis.config_set("maxmemory", "0")
+        assert await count_keys(client) == 0

@@ -1,0 +1,355 @@
+"""Cron entries in a fleet: each tick becomes one job, whoever is first, by the clock of Redis."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rrq.client import RRQClient
+from rrq.cron import CronJob
+from rrq.job import Job
+from rrq.messages import CronVerdict
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+from rrq.worker import RRQWorker
+from running import running, stays_true
+from waiting import eventually
+
+QUEUE = "rrq:queue:default"
+A_MINUTE = timedelta(minutes=1)
+
+
+def entry(**options: Any) -> CronJob:
+    return CronJob(**{"function_name": "tick", "schedule": "* * * * *"} | options)
+
+
+def past_tick(minutes_ago: int = 1) -> datetime:
+    return datetime.now(UTC).replace(second=0, microsecond=0) - minutes_ago * A_MINUTE
+
+
+async def queued_jobs(store: JobStore, queue: str = "default") -> list[Job]:
+    found = [await store.get_job_definition(job_id) for job_id in await store.get_queued_job_ids(queue)]
+    return [job for job in found if job is not None]
+
+
+class Fleet:
+    """Workers as in several processes: each with its own copy of the cron entries."""
+
+    def __init__(self, settings: RRQSettings, size: int, *entries: dict[str, Any]) -> None:
+        self.workers = []
+        for _ in range(size):
+            worker = RRQWorker(settings, JobRegistry())
+            worker.cron_jobs = [entry(**options) for options in entries]
+            self.workers.append(worker)
+
+    def come_due(self, tick: datetime) -> None:
+        for worker in self.workers:
+            for cron_job in worker.cron_jobs:
+                cron_job.next_run_time = tick
+
+    async def tick(self) -> None:
+        await asyncio.gather(*(worker._maybe_enqueue_cron_jobs() for worker in self.workers))
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            await worker.close()
+
+
+async def test_a_tick_becomes_one_job_in_the_whole_fleet(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 6, {"args": [1], "kwargs": {"x": 2}})
+    fleet.come_due(past_tick())
+
+    await fleet.tick()
+    await fleet.tick()
+
+    (job,) = await queued_jobs(store)
+    assert (job.function_name, job.job_args, job.job_kwargs) == ("tick", [1], {"x": 2})
+    assert job.queue_name == QUEUE
+    assert (job.max_retries, job.job_timeout_seconds) == (5, 300)
+    for worker in fleet.workers:
+        next_run = worker.cron_jobs[0].next_run_time
+        assert next_run is not None
+        assert next_run > datetime.now(UTC) - timedelta(seconds=1)
+    await fleet.close()
+
+
+async def test_each_tick_of_an_entry_fires(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 3, {})
+    for minutes_ago in (5, 4, 3):
+        fleet.come_due(past_tick(minutes_ago))
+        await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 3
+    await fleet.close()
+
+
+async def test_an_older_tick_does_not_fire_after_a_newer_one(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 2, {})
+    fleet.workers[0].cron_jobs[0].next_run_time = past_tick(1)
+    fleet.workers[1].cron_jobs[0].next_run_time = past_tick(7)
+
+    await fleet.workers[0]._maybe_enqueue_cron_jobs()
+    await fleet.workers[1]._maybe_enqueue_cron_jobs()
+
+    assert len(await queued_jobs(store)) == 1
+    await fleet.close()
+
+
+async def test_entries_that_differ_are_independent(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(
+        settings,
+        4,
+        {},
+        {"args": [1]},
+        {"kwargs": {"a": 1}},
+        {"queue_name": "other"},
+        {"function_name": "tock"},
+        {"schedule": "*/2 * * * *"},
+    )
+    fleet.come_due(past_tick())
+
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 5
+    (elsewhere,) = await queued_jobs(store, "other")
+    assert elsewhere.queue_name == "other"
+    await fleet.close()
+
+
+async def test_the_same_entry_spelled_differently_is_one_entry(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 2)
+    for worker, spelling in zip(fleet.workers, ("0 0 * JAN *", "0  0 *  jan *"), strict=True):
+        worker.cron_jobs = [entry(schedule=spelling)]
+    fleet.come_due(past_tick())
+
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 1
+    await fleet.close()
+
+
+async def test_entries_that_are_not_due_are_left_alone(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 2, {})
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    fleet.come_due(tomorrow)
+
+    await fleet.tick()
+
+    assert await queued_jobs(store) == []
+    assert fleet.workers[0].cron_jobs[0].next_run_time == tomorrow
+    await fleet.close()
+
+
+async def test_an_entry_never_scheduled_is_scheduled_first(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 1, {})
+
+    await fleet.tick()
+
+    assert await queued_jobs(store) == []
+    assert fleet.workers[0].cron_jobs[0].next_run_time is not None
+    await fleet.close()
+
+
+# Unique entries
+
+
+async def test_a_unique_entry_is_skipped_while_its_job_is_unfinished(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 3, {"unique": True})
+    fleet.come_due(past_tick(3))
+    await fleet.tick()
+    (job,) = await queued_jobs(store)
+    assert job.job_unique_key == "cron:tick"
+    assert await store.get_unique_lock_holder("cron:tick") == job.id
+
+    fleet.come_due(past_tick(2))
+    await fleet.tick()
+    assert len(await queued_jobs(store)) == 1, "skipped, and not deferred for hours either"
+
+    await store.release_unique_job_lock("cron:tick")
+    fleet.come_due(past_tick(1))
+    await fleet.tick()
+    assert len(await queued_jobs(store)) == 2
+    await fleet.close()
+
+
+async def test_a_skipped_tick_does_not_fire_later(settings: RRQSettings, store: JobStore) -> None:
+    fleet = Fleet(settings, 2, {"unique": True})
+    await store.acquire_unique_job_lock("cron:tick", "somebody", 60)
+    fleet.come_due(past_tick())
+    await fleet.workers[0]._maybe_enqueue_cron_jobs()
+
+    await store.release_unique_job_lock("cron:tick")
+    await fleet.workers[1]._maybe_enqueue_cron_jobs()
+
+    assert await queued_jobs(store) == []
+    await fleet.close()
+
+
+async def test_two_unique_entries_of_one_function_share_its_lock(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 1, {"unique": True, "args": [1]}, {"unique": True, "args": [2]})
+    fleet.come_due(past_tick())
+
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 1
+    await fleet.close()
+
+
+# Clocks
+
+
+class OffClock(JobStore):
+    """A worker whose idea of the time is wrong."""
+
+    off_by = timedelta(0)
+
+    async def read_time(self) -> datetime:
+        return await super().read_time() + self.off_by
+
+
+async def test_a_worker_whose_clock_is_ahead_fires_nothing_early(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 2, {})
+    fast = OffClock(settings)
+    fast.off_by = timedelta(hours=1)
+    await fleet.workers[0].job_store.aclose()
+    fleet.workers[0].job_store = fast
+    fleet.workers[0].client = RRQClient(settings, job_store=fast)
+    fleet.come_due(past_tick(-5))
+
+    await fleet.tick()
+    assert await queued_jobs(store) == []
+
+    fleet.workers[1].cron_jobs[0].next_run_time = past_tick()
+    await fleet.tick()
+    assert len(await queued_jobs(store)) == 1, "the early worker must not have used up the tick"
+    await fleet.close()
+
+
+async def test_a_worker_whose_clock_is_behind_fires_nothing_twice(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 2, {})
+    slow = OffClock(settings)
+    slow.off_by = -timedelta(hours=1)
+    await fleet.workers[0].job_store.aclose()
+    fleet.workers[0].job_store = slow
+    fleet.workers[0].client = RRQClient(settings, job_store=slow)
+    fleet.come_due(past_tick())
+    await fleet.tick()
+    assert len(await queued_jobs(store)) == 1
+
+    fleet.workers[0].cron_jobs[0].next_run_time = past_tick(61)
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 1
+    await fleet.close()
+
+
+async def test_the_answers_to_firing_a_tick(client: RRQClient) -> None:
+    cron_job = entry(unique=True)
+    assert await client.enqueue_cron(cron_job) is CronVerdict.AHEAD
+    cron_job.next_run_time = past_tick(-2)
+    assert await client.enqueue_cron(cron_job) is CronVerdict.AHEAD
+    cron_job.next_run_time = past_tick(2)
+    assert await client.enqueue_cron(cron_job) is CronVerdict.FIRED
+    assert await client.enqueue_cron(cron_job) is CronVerdict.ALREADY_FIRED
+    cron_job.next_run_time = past_tick(1)
+    assert await client.enqueue_cron(cron_job) is CronVerdict.LOCKED
+
+
+# Trouble
+
+
+async def test_an_entry_that_never_fires_does_not_stop_the_others(
+    settings: RRQSettings, store: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(settings, 1, {"schedule": "0 0 30 2 *", "function_name": "never"}, {})
+    fleet.workers[0].cron_jobs[1].next_run_time = past_tick()
+
+    await fleet.tick()
+    await fleet.tick()
+
+    assert [job.function_name for job in await queued_jobs(store)] == ["tick"]
+    assert fleet.workers[0].cron_jobs[0].next_run_time is None
+    assert any(record.levelno >= logging.ERROR for record in caplog.records)
+    await fleet.close()
+
+
+@pytest.mark.parametrize("problem", ["arguments", "queue"])
+async def test_an_entry_that_cannot_be_enqueued_moves_on_and_does_not_stop_the_others(
+    settings: RRQSettings, store: JobStore, problem: str
+) -> None:
+    bad: dict[str, Any] = {"args": [object()]}
+    if problem == "queue":
+        bad = {"queue_name": "odd"}
+        await store.redis.set("rrq:queue:odd", "no queue")
+    fleet = Fleet(settings, 2, bad, {})
+    fleet.come_due(past_tick())
+
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 1
+    for worker in fleet.workers:
+        next_run = worker.cron_jobs[0].next_run_time
+        assert next_run is not None
+        assert next_run > datetime.now(UTC) - timedelta(seconds=1)
+    await fleet.close()
+
+
+# The loop
+
+
+async def test_a_running_fleet_fires_a_due_tick_once_and_runs_it(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    ran: list[str] = []
+
+    async def tick(context: dict[str, Any]) -> None:
+        ran.append(context["job_id"])
+
+    registry = JobRegistry()
+    registry.register("tick", tick)
+
+    class Due(RRQWorker):
+        async def _schedule_cron_jobs(self) -> None:
+            for cron_job in self.cron_jobs:
+                cron_job.next_run_time = past_tick()
+
+    settings.cron_jobs = [entry()]
+    workers = [Due(settings, registry) for _ in range(4)]
+    for worker in workers:
+        worker.cron_jobs = [entry()]
+    async with running(*workers):
+        await eventually(lambda: ran)
+        await eventually(lambda: all(worker.cron_jobs[0].next_run_time != past_tick() for worker in workers))
+        await stays_true(lambda: len(ran) == 1, 0.3)
+    assert all(worker._cron_task is None for worker in workers)
+
+
+async def test_the_loop_advances_the_entries_of_the_caller(settings: RRQSettings) -> None:
+    cron_job = entry()
+    settings.cron_jobs = [cron_job]
+    worker = RRQWorker(settings, JobRegistry())
+    async with running(worker):
+        await eventually(lambda: cron_job.next_run_time)
+        assert worker._cron_task is not None
+    assert cron_job.next_run_time is not None
+    assert cron_job.next_run_time > datetime.now(UTC) - timedelta(seconds=61)
+
+
+async def test_a_worker_without_entries_has_no_cron_task(settings: RRQSettings) -> None:
+    worker = RRQWorker(settings, JobRegistry())
+    async with running(worker):
+        await eventually(lambda: worker.status == "polling")
+        assert worker._cron_task is None
