@@ -22,6 +22,7 @@ local FIRST_QUEUE, FIRST_ID = 6, 12
 -- How far past locked or suspect entries to look in one queue before leaving the rest for later.
 local LOOK_AHEAD = 1000
 local MAX_MS = 2 ^ 52
+local LONG_MEMBER = string.rep('-', 65)
 
 local jobs, missing, unreadable = {}, {}, {}
 local next_due_ms, more_due, suspect_waits = -1, 0, 0
@@ -135,7 +136,12 @@ local function claim_page(page, q)
   end
   if #gone > 0 then redis.call('ZREM', KEYS[q], unpack(gone)) end
   if #taken > 0 then
+    -- Up to 128 short members Redis keeps a set as a list, and searches all of it for every change.
+    -- One long member, there for a moment, has it kept as a tree from the start.
+    local is_new = #taken > 32 and redis.call('EXISTS', active) == 0
+    if is_new then redis.call('ZADD', active, 0, LONG_MEMBER) end
     redis.call('ZADD', active, unpack(taken))
+    if is_new then redis.call('ZREM', active, LONG_MEMBER) end
     -- Without a lease of its own a caller is given until its lock ends; then its jobs are reaped.
     -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
     if incarnation == '' then

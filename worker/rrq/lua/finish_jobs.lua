@@ -1,7 +1,8 @@
 -- finish_jobs: store the outcomes of a batch of attempts, each only if it still owns its job.
 -- needs: context, wake, settle, give_back
 -- The token is compared here, not in Python: between a read and a write another worker may claim.
--- The same finish may be sent again after a cut reply; it answers "already applied".
+-- An attempt that has ended marks its token, also against an 0.7 worker that would run on under it:
+-- the same finish, sent again after a cut reply, answers "already applied".
 -- KEYS     1 active set of the worker   2 counters   3 default dead letter list
 -- ARGV     1 key prefix   2 worker id   3 dead letter TTL (s)   then per job: id, token, outcome, text, number, key, traceback
 --            done       text result (JSON)   number result TTL (s)
@@ -22,7 +23,6 @@ for at = FIRST, #ARGV - 1, FIELDS_PER_JOB do
   locks[#locks + 1] = prefix .. 'lock:job:' .. ARGV[at + 1]
 end
 local holders = redis.call('MGET', unpack(locks))
-local in_hand = redis.call('ZMSCORE', active, unpack(ids))
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
 redis.call('ZREM', active, '')
 
@@ -43,7 +43,8 @@ end
 local outcomes = {}
 
 function outcomes.done(id, job, seen, text, number)
-  redis.call('HSET', job, 'status', 'COMPLETED', 'result', text, 'completion_time', completed_iso)
+  redis.call('HSET', job, 'status', 'COMPLETED', 'result', text, 'completion_time', completed_iso,
+    'attempt_token', (seen[1] or '') .. OVER)
   set_expiry(job, number)
   release_unique(seen[4], id)
   tell_waiters(id, 'COMPLETED', seen[5], number)
@@ -92,11 +93,11 @@ local function finish(n, at)
   end
   if token == '' then
     if holders[n] and holders[n] ~= worker_id then return 0 end
+  elseif seen[1] == token .. OVER then
+    return 2
   elseif seen[1] ~= token then
     forget(n, id, job, seen[2])
     return 0
-  elseif not in_hand[n] then
-    return 2
   elseif seen[2] ~= 'ACTIVE'
     and redis.call('ZSCORE', home_queue(nil, redis.call('HGET', job, 'queue_name')), id) then
     -- An 0.7 producer, which knows no token, has enqueued the id again while it ran.
@@ -111,6 +112,7 @@ local function finish(n, at)
   local cancelled = seen[3] and outcome ~= 'cancelled'
   if cancelled then outcome, number = 'cancelled', outcome == 'done' and number or 86400 end
   outcomes[outcome](id, job, seen, text, number, ARGV[at + 6], ARGV[at + 7])
+  if outcome ~= 'done' then redis.call('HSET', job, 'attempt_token', (seen[1] or '') .. OVER) end
   counted[outcome] = (counted[outcome] or 0) + 1
   return cancelled and 3 or 1
 end

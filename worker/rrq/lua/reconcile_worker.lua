@@ -38,7 +38,7 @@ local known, lost, given_back, set_up = {}, {}, 0, 0
 for at = FIRST, #ARGV - 1, FIELDS_PER_ATTEMPT do
   local id, token = ARGV[at + 1], ARGV[at + 2]
   local current = redis.pcall('HGET', prefix .. 'job:' .. id, 'attempt_token')
-  if current == token then
+  if current == token or current == token .. OVER then
     known[id] = true
   elseif type(current) ~= 'table'
     and claim_again(id, token, ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]) then

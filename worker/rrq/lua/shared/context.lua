@@ -29,6 +29,9 @@ local function iso(us, suffix)
     suffix or 'Z')
 end
 
+-- What the token of an attempt ends in once its outcome is stored.
+local OVER = '.over'
+
 -- How long a processing lock lives: the time the job may take, and a little more.
 local function lock_ttl_ms_of(timeout_field, default_timeout_s, extension_s)
   local timeout_s = tonumber(timeout_field or '') or default_timeout_s
