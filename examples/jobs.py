@@ -11,6 +11,7 @@ from typing import Any
 
 from rrq import JobRegistry, RRQSettings, RRQWorker
 from rrq.exc import RetryJob
+from rrq.process import run_worker
 
 
 async def send_email(ctx: dict[str, Any], address: str) -> str:
@@ -42,4 +43,4 @@ settings = RRQSettings(job_registry=registry, worker_concurrency=50)
 
 
 if __name__ == "__main__":
-    asyncio.run(RRQWorker(settings, registry).run())
+    run_worker(RRQWorker(settings, registry))

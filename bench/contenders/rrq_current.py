@@ -10,6 +10,7 @@ from contest import AsyncContest, Order, emit, enqueue_all, parse_order, send_st
 
 from rrq import JobRegistry, RRQClient, RRQSettings, RRQWorker
 from rrq.client import JobRequest
+from rrq.process import tune_garbage_collector
 
 
 async def produce(order: Order) -> None:
@@ -81,4 +82,6 @@ def _count_races(worker: Any) -> dict[str, int]:
 
 if __name__ == "__main__":
     order = parse_order()
+    # As `rrq worker run` does.
+    tune_garbage_collector()
     uvloop.run(work(order) if order.command == "work" else produce(order))

@@ -6,8 +6,8 @@ import sys
 from typing import Any, NoReturn
 
 import click
-import uvloop
 
+from rrq.process import run_worker
 from rrq.settings import RRQSettings
 from rrq.version import __version__
 from rrq.worker import RRQWorker
@@ -35,7 +35,7 @@ def worker_run(burst: bool, queues: tuple[str, ...], settings_path: str | None) 
         _fail("No 'job_registry'. You must provide a JobRegistry instance in settings.")
     runner = RRQWorker(settings, settings.job_registry, list(queues) or None, burst=burst)
     click.echo(f"Worker {runner.worker_id} serves {', '.join(runner.queues)}.")
-    uvloop.run(runner.run())
+    run_worker(runner)
 
 
 def load_settings(path: str | None) -> RRQSettings:

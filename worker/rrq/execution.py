@@ -1,6 +1,6 @@
-"""Runs one handler: in the event loop or in a thread, and never longer than its job allows.
+"""What running handlers needs: deadlines for all of them, and threads for plain functions.
 
-What an outcome means for the job is decided in ``worker.py``; this module only calls.
+What an outcome means for the job is decided in ``outcomes.py``.
 """
 
 import asyncio
@@ -13,8 +13,6 @@ from concurrent.futures import Future
 from math import inf
 from queue import SimpleQueue
 from typing import Any
-
-from rrq.registry import Handler
 
 #: A handler that was cancelled may clean up for this long before it is given up.
 IGNORED_AFTER_SECONDS = 10.0
@@ -74,40 +72,6 @@ class Deadlines:
             self._wait_until(loop, min(self._at.values()))
 
 
-async def call_handler(
-    handler: Handler,
-    is_async: bool,
-    arguments: tuple[dict[str, Any], list[Any], dict[str, Any]],
-    timeout_seconds: float,
-    deadlines: Deadlines,
-    threads: "HandlerThreads",
-) -> Any:
-    """Return what the handler returns, or raise what it raises; TimeoutError when time is up.
-
-    A thread cannot be stopped: on a timeout it goes on in the background and its result is ignored.
-    """
-    context, args, kwargs = arguments
-    if timeout_seconds <= 0:
-        raise TimeoutError
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine always runs in one
-    deadlines.watch(task, timeout_seconds)
-    is_timeout = False
-    try:
-        if is_async:
-            return await handler(context, *args, **kwargs)
-        result = await threads.run(functools.partial(handler, context, *args, **kwargs))
-        return await result if inspect.isawaitable(result) else result
-    except asyncio.CancelledError:
-        is_timeout = deadlines.forget(task)
-        if is_timeout:
-            raise TimeoutError from None
-        raise
-    finally:
-        if not is_timeout:
-            deadlines.forget(task)
-
-
 class HandlerThreads:
     """Daemon threads for handlers that are plain functions, started when first needed.
 
@@ -122,7 +86,10 @@ class HandlerThreads:
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Run ``call`` in a thread with the context variables of the caller."""
+        """Run ``call`` in a thread with the context variables of the caller.
+
+        A thread cannot be stopped: after a cancellation it goes on, and its result is ignored.
+        """
         future: Future[Any] = Future()
         context = contextvars.copy_context()
         # An idle thread is spoken for at once, so that two calls never count on the same one.
@@ -130,7 +97,8 @@ class HandlerThreads:
             self._count += 1
             threading.Thread(target=self._serve, name="rrq-handler", daemon=True).start()
         self._work.put((future, functools.partial(context.run, call)))
-        return await asyncio.wrap_future(future)
+        result = await asyncio.wrap_future(future)
+        return await result if inspect.isawaitable(result) else result
 
     def _serve(self) -> None:
         while True:

@@ -6,22 +6,22 @@ report, which is stored only if the attempt still owns the job; sending it is le
 """
 
 import asyncio
+import functools
 import logging
 import traceback
 from math import isnan
-from time import monotonic
 from typing import Any
 
 from rrq.attempts import Attempt
 from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
 from rrq.codec import encode_result, storable_text
 from rrq.exc import RetryJob
-from rrq.execution import Deadlines, HandlerThreads, call_handler
+from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job
 from rrq.messages import Outcome, OutcomeKind
-from rrq.ownership import Ownership
-from rrq.registry import JobRegistry
+from rrq.ownership import Ownership, timeout_of
+from rrq.registry import Handler, JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -50,7 +50,7 @@ class JobOutcomes:
         """Run one job to its end; returns when the outcome is stored. Absorbs a cancellation."""
         attempt = self._ownership.book.find(job)
         try:
-            await self._run_and_report(job, queue_name, attempt)
+            await self._run_and_report(job, queue_name)
         except asyncio.CancelledError:
             await self._end_cancelled(job, queue_name, attempt)
         # Foreign code may run in overridden methods, and a job must end in some way.
@@ -58,29 +58,17 @@ class JobOutcomes:
             logger.exception("engine failed while running a job", extra=self._fields(job))
             await self._handle_fatal_job_error(job, queue_name, f"Critical worker error: {error}")
 
-    async def _run_and_report(self, job: Job, queue_name: str, attempt: Attempt | None) -> None:
+    async def _run_and_report(self, job: Job, queue_name: str) -> None:
         handler = self.job_registry.get_handler(job.function_name)
         if handler is None:
             message = f"No handler registered for function '{job.function_name}'"
             await self._handle_fatal_job_error(job, queue_name, message)
             return
-        timeout_seconds: float | None = job.job_timeout_seconds
-        if timeout_seconds is None:
-            timeout_seconds = self.settings.default_job_timeout_seconds
-        if attempt is not None:
-            book = self._ownership.book
-            book.latest_deadline = max(book.latest_deadline, monotonic() + timeout_seconds)
+        timeout_seconds = timeout_of(job, self.settings)
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_started", job, self.worker_id)
         try:
-            result = await call_handler(
-                handler,
-                self.job_registry.is_async(job.function_name),
-                (self._build_context(job, queue_name), job.job_args, job.job_kwargs),
-                timeout_seconds,
-                self._deadlines,
-                self._threads,
-            )
+            result = await self._call(handler, job, queue_name, timeout_seconds)
         except RetryJob as request:
             await self._process_retry_job(job, request, queue_name)
         except TimeoutError as error:
@@ -101,6 +89,28 @@ class JobOutcomes:
             await self._process_other_failure(job, error, queue_name)
         else:
             await self._handle_job_success(job, result)
+
+    async def _call(self, handler: Handler, job: Job, queue_name: str, timeout_seconds: float) -> Any:
+        """Return what the handler returns or raise what it raises; TimeoutError when time is up."""
+        task = asyncio.current_task()
+        if timeout_seconds <= 0 or task is None:
+            raise TimeoutError
+        context = self._build_context(job, queue_name)
+        deadlines, is_timeout = self._deadlines, False
+        deadlines.watch(task, timeout_seconds)
+        try:
+            if self.job_registry.is_async(job.function_name):
+                return await handler(context, *job.job_args, **job.job_kwargs)
+            call = functools.partial(handler, context, *job.job_args, **job.job_kwargs)
+            return await self._threads.run(call)
+        except asyncio.CancelledError:
+            is_timeout = deadlines.forget(task)
+            if is_timeout:
+                raise TimeoutError from None
+            raise
+        finally:
+            if not is_timeout:
+                deadlines.forget(task)
 
     def _build_context(self, job: Job, queue_name: str) -> dict[str, Any]:
         return {
@@ -201,7 +211,9 @@ class JobOutcomes:
                 return
             attempt.is_reported = True
             token = attempt.token
-        outcome = Outcome(job.id, token, kind, storable_text(text), number, key, storable_text(trace))
+        outcome = Outcome(
+            job.id, token, kind, storable_text(text), number, key, trace and storable_text(trace)
+        )
         verdict = self._ownership.reporter.submit(attempt, outcome)
         # The handler has ended: its slot may be claimed for while the outcome is on its way.
         self._slot_freed.set()

@@ -17,6 +17,7 @@ from rrq.codec import parse_claimed_job
 from rrq.connection import LOST_REPLY_ERRORS
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.heartbeat import LeaseKeeper
+from rrq.job import Job
 from rrq.messages import (
     Beat,
     BeatReply,
@@ -41,6 +42,13 @@ logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 1.0
 # A worker asked to empty itself for a suspect stops waiting for its long jobs after this.
 _MAKE_ROOM_SECONDS = 30.0
+
+
+def timeout_of(job: Job, settings: RRQSettings) -> float:
+    """Return how many seconds one attempt at a job may take; 0 is a real value."""
+    if job.job_timeout_seconds is None:
+        return settings.default_job_timeout_seconds
+    return job.job_timeout_seconds
 
 
 class Host(Protocol):
@@ -117,8 +125,17 @@ class Ownership:
                     raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
             self.last_claim = claim
             self._note(claim)
-            attempts = [self._take_in_hand(claimed) for claimed in claim.jobs]
-            return [attempt for attempt in attempts if attempt is not None]
+            attempts = [
+                attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed)) is not None
+            ]
+            if attempts:
+                self._extend_deadline(attempts)
+            return attempts
+
+    def _extend_deadline(self, attempts: list[Attempt]) -> None:
+        settings = self._host.settings
+        longest_seconds = max(timeout_of(attempt.job, settings) for attempt in attempts)
+        self.book.latest_deadline = max(self.book.latest_deadline, monotonic() + longest_seconds)
 
     async def _send_claim(
         self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
