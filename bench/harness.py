@@ -289,3 +289,22 @@ def _read_reply(stream: IO[bytes]) -> Any:
         return [_read_reply(stream) for _ in range(int(rest))]
     # An error here is a command this Redis does not know (FUNCTION before 7.0): no reason to stop.
     return None
+
+
+def read_cpu_ticks() -> list[int]:
+    """Return the machine's processor time by kind, as the kernel counts it; empty where unknown."""
+    try:
+        with open("/proc/stat", encoding="ascii") as lines:
+            return [int(ticks) for ticks in lines.readline().split()[1:]]
+    except OSError:
+        return []
+
+
+def stolen_share(before: list[int], after: list[int]) -> float:
+    """Return which share of the time that was asked for the host gave to somebody else."""
+    spent = [now - then for then, now in zip(before, after, strict=True)]
+    if len(spent) < 8:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, stolen = spent[:8]
+    wanted = user + nice + system + irq + softirq + stolen
+    return stolen / wanted if wanted else 0.0

@@ -55,7 +55,8 @@ def _describe_machine(results: Results) -> str:
     return (
         f"Run of {machine['date']}: {machine['cores']} cores, Redis {machine['redis']} without "
         f"persistence, Python {machine['python']}, median of {results['rounds']} "
-        "interleaved round(s)."
+        f"interleaved round(s). {results['repeated_runs']} of {results['runs']} runs were repetitions of "
+        "one that had lost processor time to other guests of the host."
     )
 
 

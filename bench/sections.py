@@ -10,13 +10,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness import BenchError, Child, Contender, PrivateRedis, delayed, running
+from harness import (
+    BenchError,
+    Child,
+    Contender,
+    PrivateRedis,
+    delayed,
+    read_cpu_ticks,
+    running,
+    stolen_share,
+)
 from roster import BASELINE, OURS, jobs_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RUN_TIMEOUT_SECONDS = 90.0
+# A run that lost more than this share of its processor time to other guests of the host is repeated.
+STOLEN_AT_MOST = 0.05
+RUNS_AT_MOST = 3
 ONE_WAY_DELAY_MS = 0.5
 
 
@@ -44,18 +56,35 @@ class Bench:
     plan: Plan
     redis: PrivateRedis
     failures: list[str] = field(default_factory=list)
+    runs: int = 0
+    repeated_runs: int = 0
 
     def attempt(self, contender: Contender, measure: Callable[[], Any]) -> Any:
-        """Return the measurement, or None after noting why it could not be made."""
-        try:
-            self.redis.wait_until_alone()
-            self.redis.flush()
-            return measure()
-        except BenchError as error:
-            # One library that fails must not cost the figures of the others.
-            self.failures.append(str(error))
-            print(f"    FAILED {error}", flush=True)
-            return None
+        """Return the measurement, or None after noting why it could not be made.
+
+        On a shared host other guests take the processor away in the middle of a run. Such a run is
+        repeated, whoever it hits, and the one that lost least counts.
+        """
+        best: tuple[float, Any] | None = None
+        for again in range(RUNS_AT_MOST):
+            try:
+                self.redis.wait_until_alone()
+                self.redis.flush()
+                before = read_cpu_ticks()
+                measurement = measure()
+            except BenchError as error:
+                # One library that fails must not cost the figures of the others.
+                self.failures.append(str(error))
+                print(f"    FAILED {error}", flush=True)
+                break
+            self.runs += 1
+            self.repeated_runs += again > 0
+            stolen = stolen_share(before, read_cpu_ticks())
+            if best is None or stolen < best[0]:
+                best = (stolen, measurement)
+            if stolen <= STOLEN_AT_MOST:
+                break
+        return None if best is None else best[1]
 
 
 def measure_throughput(bench: Bench) -> dict[str, Any]:

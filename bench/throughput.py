@@ -86,6 +86,8 @@ def run_sections(plan: Plan, names: list[str]) -> dict[str, Any]:
         "rounds": plan.rounds,
         "sections": sections,
         "failures": bench.failures,
+        "runs": bench.runs,
+        "repeated_runs": bench.repeated_runs,
     }
 
 
