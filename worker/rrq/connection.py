@@ -181,6 +181,20 @@ def _single_node_pool(settings: RRQSettings, redis: Redis) -> Any:
     return BlockingConnectionPool.from_url(dsn, **options)
 
 
+async def _connect(connection: Any) -> None:
+    """Open the socket and log in; a cancellation is never lost on the way.
+
+    ``asyncio.wait_for``, which redis-py connects with, swallows one that comes in the same moment
+    as the connection, and the caller would go on to block in Redis although it was told to stop.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    await connection.connect()
+    if task is not None and task.cancelling() > before:
+        await connection.disconnect(nowait=True)
+        raise asyncio.CancelledError
+
+
 class _Link:
     """One open socket, the calls waiting for its answers, and the task that reads them."""
 
@@ -330,7 +344,7 @@ class Wire:
             connection.retry = _NO_RETRY
             if self._moved_to:
                 connection.host, connection.port = self._moved_to
-            await connection.connect()
+            await _connect(connection)
             connection.socket_timeout = None
             if self.on_connect:
                 self.on_connect()

@@ -244,7 +244,7 @@ def redis_for_development() -> Iterator[str]:
     if given:
         yield given
         return
-    with EmbeddedRedis() as server:
+    with EmbeddedRedis(appendonly=True) as server:
         yield server.dsn
 
 
