@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RUN_TIMEOUT_SECONDS = 90.0
 # A run that lost more than this share of its processor time to other guests of the host is repeated.
 STOLEN_AT_MOST = 0.05
-RUNS_AT_MOST = 3
+RUNS_AT_MOST = 2
 ONE_WAY_DELAY_MS = 0.5
 
 

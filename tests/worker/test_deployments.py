@@ -72,7 +72,17 @@ async def test_jobs_run_for_an_acl_user_that_may_touch_only_its_prefix(
     own_redis: EmbeddedRedis, registry: JobRegistry
 ) -> None:
     admin = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
-    rules = ["on", ">se:cr/et", "~shop:*", "&shop:*", "+@all", "-@admin", "-@dangerous", "+info"]
+    rules = [
+        "on",
+        ">se:cr/et",
+        "~shop:*",
+        "resetchannels",
+        "&shop:*",
+        "+@all",
+        "-@admin",
+        "-@dangerous",
+        "+info",
+    ]
     await admin.job_store.wire.call("ACL", "SETUSER", "worker", *rules)
     dsn = f"redis://worker:se%3Acr%2Fet@127.0.0.1:{own_redis.port}/0"
     settings = RRQSettings(redis_dsn=dsn, key_prefix="shop:")
