@@ -27,7 +27,7 @@ from queue_steps import (
     tokens,
     ttl_seconds,
 )
-from rrq.codec import CLAIMED_FIELDS, parse_claimed_job
+from rrq.decoding import CLAIMED_FIELDS, parse_claimed_job
 from rrq.job import Job
 from rrq.messages import ClaimCode, DeathCertificate, Verdict
 from rrq.settings import RRQSettings

@@ -33,7 +33,7 @@ async def test_a_burst_runs_what_is_due_and_exits(client: RRQClient, redis_dsn: 
     command = [
         sys.executable,
         "-m",
-        "rrq.cli",
+        "rrq",
         "worker",
         "run",
         "--burst",

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
-from rrq.codec import (
-    CLAIMED_FIELDS,
-    build_job_hash,
-    encode_arguments,
-    encode_result,
-    parse_claimed_job,
-    parse_job_hash,
-    parse_job_hash_leniently,
-    storable_text,
-)
+from rrq.decoding import CLAIMED_FIELDS, parse_claimed_job, parse_job_hash, parse_job_hash_leniently
+from rrq.encoding import build_job_hash, encode_arguments, encode_result, storable_text
 from rrq.exc import InvalidJob, UnreadableJob, UnserializableArguments
 from rrq.job import Job, JobStatus
 
@@ -530,7 +522,7 @@ def test_a_wrong_number_of_claimed_values_is_a_programming_error(size: int) -> N
 def test_lenient_reading_logs_broken_json_and_reads_it_as_empty(
     field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, logger="rrq.codec"):
+    with caplog.at_level(logging.ERROR, logger="rrq.decoding"):
         job = parse_job_hash_leniently("j1", {**MINIMAL, field.encode(): b"{broken"})
 
     assert not getattr(job, field)

@@ -12,8 +12,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from queue_steps import ask, done, enqueue, ids, start_worker
-from rrq.codec import CLAIMED_FIELDS
 from rrq.connection import LOST_REPLY_ERRORS
+from rrq.decoding import CLAIMED_FIELDS
 from rrq.messages import Verdict
 from rrq.scripts import CLAIM_EXTRA_FIELDS, load_script
 from rrq.settings import RRQSettings
@@ -53,7 +53,7 @@ def test_parts_stand_in_front_in_the_order_named(name: str) -> None:
     assert source.endswith(body)
 
 
-def test_claim_reads_the_fields_that_the_codec_names() -> None:
+def test_claim_reads_the_fields_that_reading_needs() -> None:
     names = ", ".join(f"'{name}'" for name in (*CLAIMED_FIELDS, *CLAIM_EXTRA_FIELDS))
     assert f"local CLAIMED_FIELDS = {{{names}}}" in load_script("claim_jobs").source
     assert CLAIM_EXTRA_FIELDS[-1] == "suspect"

@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Any
 
 from rrq.backoff import LONGEST_DELAY_SECONDS
-from rrq.codec import encode_arguments
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
+from rrq.encoding import encode_arguments
 from rrq.exc import EnqueueError, InvalidJob
 from rrq.hooks import HookManager
 from rrq.job import Job, JobResult, JobStatus, new_job_id

@@ -14,7 +14,7 @@ from typing import Any
 
 from rrq.attempts import Attempt
 from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
-from rrq.codec import encode_result, storable_text
+from rrq.encoding import encode_result, storable_text
 from rrq.exc import RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager

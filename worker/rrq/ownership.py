@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Protocol
 
 from rrq.attempts import Attempt, AttemptBook
-from rrq.codec import parse_claimed_job
 from rrq.connection import LOST_REPLY_ERRORS
+from rrq.decoding import parse_claimed_job
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.heartbeat import LeaseKeeper
 from rrq.job import Job

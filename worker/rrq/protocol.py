@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from rrq.checkup import ServerFacts, parse_server_facts
-from rrq.codec import parse_job_result
 from rrq.connection import Wire, close_redis, open_redis
+from rrq.decoding import parse_job_result
 from rrq.job import JobResult
 from rrq.keys import Keys
 from rrq.messages import (

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
-from rrq.codec import storable_text
 from rrq.connection import REDIS_ERRORS, is_script_failure
+from rrq.encoding import storable_text
 from rrq.messages import Outcome, OutcomeKind, Verdict
 from rrq.store import JobStore
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from rrq.codec import CLAIMED_FIELDS
+from rrq.decoding import CLAIMED_FIELDS
 
 #: What a claim reads of a job beyond the fields of the model. ``suspect`` must stay the last.
 CLAIM_EXTRA_FIELDS = ("completion_time", "attempt_token", "suspect")
@@ -47,7 +47,7 @@ def _read_part(name: str) -> str:
 
 
 def _claimed_fields() -> str:
-    """Return the field list of ``codec.py`` as Lua, so that it is written down only once."""
+    """Return the field list of ``decoding.py`` as Lua, so that it is written down only once."""
     names = ", ".join(f"'{name}'" for name in (*CLAIMED_FIELDS, *CLAIM_EXTRA_FIELDS))
     timeout = CLAIMED_FIELDS.index("job_timeout_seconds") + 1
     return f"local CLAIMED_FIELDS = {{{names}}}\nlocal TIMEOUT_FIELD = {timeout}"

@@ -13,7 +13,8 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from rrq.codec import build_job_hash, encode_result, parse_job_hash_leniently, storable_text
+from rrq.decoding import parse_job_hash_leniently
+from rrq.encoding import build_job_hash, encode_result, storable_text
 from rrq.exc import UnreadableJob
 from rrq.job import Job, JobStatus
 from rrq.messages import ClaimRequest, WorkerIdentity

@@ -1,8 +1,8 @@
 """RRQWorker: fetch, run, report; one event loop, one process.
 
 The loop here only decides when to claim and how many. Who owns what is kept by ``ownership.py``,
-what an end means by ``outcomes.py``, proof of life by ``heartbeat.py``. Several processes per pod
-are the supervisor's part.
+what an end means by ``outcomes.py``, proof of life by ``heartbeat.py``, cron by ``scheduler.py``.
+Several processes per pod are the supervisor's part.
 """
 
 import asyncio
@@ -22,8 +22,7 @@ from rrq.checkup import describe_risks
 from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
-from rrq.cron import CronJob
-from rrq.exc import BurstFailed, LeaseLost, RRQError
+from rrq.exc import BurstFailed, LeaseLost
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job, JobStatus
@@ -31,6 +30,7 @@ from rrq.messages import Beat, BeatReply, Claim, ClaimCode
 from rrq.outcomes import INTERRUPTED, JobOutcomes
 from rrq.ownership import Ownership
 from rrq.registry import JobRegistry
+from rrq.scheduler import CronScheduler
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -38,12 +38,12 @@ __all__ = ["RRQWorker"]
 
 logger = logging.getLogger(__name__)
 
+NOT_STARTED = "Job could not be started. Re-queued."
+
 # While Redis prepares one batch, this process runs another: a claim for all slots at once would make
 # them wait for each other in turns. Below a certain size a batch is not worth its round trip.
 _BATCHES = 2
 _SMALL_BATCH = 16
-NOT_STARTED = "Job could not be started. Re-queued."
-_CRON_INTERVAL_SECONDS = 30.0
 # A cut connection is mended at once; a Redis that stays away is asked once a second.
 _FIRST_TROUBLE_SECONDS = 0.05
 _TROUBLE_SECONDS = 1.0
@@ -56,7 +56,7 @@ _TURN_SECONDS = 1.0
 _WAIT_MARGIN_SECONDS = 0.5
 
 
-class RRQWorker(JobOutcomes):
+class RRQWorker(JobOutcomes, CronScheduler):
     """Runs the jobs of some queues, up to ``worker_concurrency`` at once.
 
     Building one opens no connection and needs no event loop. Methods with a leading underscore that
@@ -83,7 +83,7 @@ class RRQWorker(JobOutcomes):
         self._has_own_name = worker_id is None
         self.worker_id = worker_id or _new_worker_id()
         self.burst = burst
-        self.cron_jobs: list[CronJob] = list(settings.cron_jobs)
+        self.cron_jobs = list(settings.cron_jobs)
         self.status = "initializing"
         self._semaphore = asyncio.Semaphore(settings.worker_concurrency)
         # Made once and not per job; it is made anew when an application replaces the semaphore.
@@ -476,48 +476,6 @@ class RRQWorker(JobOutcomes):
         if self._has_own_name:
             self.worker_id = _new_worker_id()
         return self._has_own_name
-
-    # Cron
-
-    async def _cron_loop(self) -> None:
-        is_scheduled = False
-        while True:
-            try:
-                if not is_scheduled:
-                    await self._schedule_cron_jobs()
-                    is_scheduled = True
-                await self._maybe_enqueue_cron_jobs()
-            except (*REDIS_ERRORS, RRQError):
-                logger.exception("cron round failed", extra={"worker_id": self.worker_id})
-            await asyncio.sleep(_CRON_INTERVAL_SECONDS)
-
-    async def _schedule_cron_jobs(self) -> None:
-        now = await self.job_store.read_time()
-        for cron_job in self.cron_jobs:
-            self._advance(cron_job, now)
-
-    async def _maybe_enqueue_cron_jobs(self) -> None:
-        """Enqueue the cron entries that are due, each tick once in the whole fleet."""
-        # By the clock of Redis, so that all workers of a fleet agree on what is due.
-        now = await self.job_store.read_time()
-        for cron_job in self.cron_jobs:
-            if cron_job.next_run_time is None:
-                self._advance(cron_job, now)
-            if cron_job.next_run_time is None or not cron_job.due(now):
-                continue
-            try:
-                await self.client.enqueue_cron(cron_job)
-            except (*REDIS_ERRORS, RRQError):
-                logger.exception("cron entry not fired", extra={"function": cron_job.function_name})
-            self._advance(cron_job, now)
-
-    def _advance(self, cron_job: CronJob, now: datetime) -> None:
-        try:
-            cron_job.schedule_next(now)
-        except ValueError:
-            # A date that never comes, such as 30 February, must not stop the other entries.
-            cron_job.next_run_time = None
-            logger.exception("cron entry never fires", extra={"function": cron_job.function_name})
 
 
 def _new_worker_id() -> str:
