@@ -276,9 +276,10 @@ async def test_queued_ids_come_by_rank(store: JobStore) -> None:
 
 
 async def test_only_due_ids_are_ready_and_at_most_as_many_as_asked(store: JobStore) -> None:
-    await store.add_job_to_queue("default", "second", now_ms() - 10)
-    await store.add_job_to_queue("default", "first", now_ms() - 20)
-    await store.add_job_to_queue("default", "later", now_ms() + 60_000)
+    now = now_ms()
+    await store.add_job_to_queue("default", "second", now - 10)
+    await store.add_job_to_queue("default", "first", now - 20)
+    await store.add_job_to_queue("default", "later", now + 60_000)
 
     assert await store.get_ready_job_ids("default", 10) == ["first", "second"]
     assert await store.get_ready_job_ids("default", 1) == ["first"]
