@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
 from rrq import RRQWorker
+from running import running
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -24,12 +24,8 @@ async def running_worker(
 ) -> AsyncIterator[RRQWorker]:
     """A worker that runs in this event loop for the length of the block."""
     worker = RRQWorker(settings, registry, **options)
-    task = asyncio.create_task(worker.run())
-    try:
+    async with running(worker):
         yield worker
-    finally:
-        worker._request_shutdown()
-        await task
 
 
 async def all_done(store: JobStore, jobs: Sequence[Job], timeout_seconds: float = 30.0) -> None:
