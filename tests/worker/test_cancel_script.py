@@ -113,7 +113,7 @@ async def test_worker_that_listens_hears_of_a_cancellation_at_once(
     await worker.take_one()
     listening = type(store)(store.settings)
     try:
-        heard = asyncio.create_task(listening.wait_for_control(worker.worker_id, 10))
+        heard = asyncio.create_task(listening.wait_for_control([worker.worker_id], 10))
         await store.cancel_job("1")
         assert await asyncio.wait_for(heard, 2) is True
     finally:
@@ -122,7 +122,7 @@ async def test_worker_that_listens_hears_of_a_cancellation_at_once(
 
 
 async def test_wait_for_control_ends_when_the_time_is_up(store: JobStore, worker: SteppedWorker) -> None:
-    assert await store.wait_for_control(worker.worker_id, 0.01) is False
+    assert await store.wait_for_control([worker.worker_id], 0.01) is False
 
 
 async def test_many_cancellations_do_not_pile_up_for_a_worker_that_does_not_listen(

@@ -91,6 +91,7 @@ async def test_workers_are_seen_with_what_they_carry(store: JobStore) -> None:
     assert (carrier.busy, carrier.capacity, carrier.is_draining) == (2, 10, True)
     assert carrier.queues == ("emails", QUEUE)
     assert seen.now_ms < carrier.lease_ends_ms <= seen.now_ms + 15_000
+    assert carrier.identity == worker.identity
     other = seen.workers[idle.worker_id]
     assert (other.pod_uid, other.busy, other.is_draining) == ("", 0, False)
     await worker.finish(*map(done, jobs))

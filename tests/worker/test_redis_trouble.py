@@ -17,6 +17,8 @@ from rrq.registry import JobRegistry
 from rrq.scripts import load_script
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq.worker import RRQWorker
+from running import by_hand
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -181,6 +183,26 @@ async def test_claim_and_finish_forgotten_together_do_not_run_the_job_twice(
         await all_done(store, jobs)
     assert set(runs.effects.values()) == {1}
     await assert_nothing_in_hand(store)
+
+
+async def test_the_first_thing_a_restarted_redis_hears_is_what_the_worker_has_in_hand(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    store = direct.job_store
+    async with by_hand(RRQWorker(quick(own_redis.dsn), runs.registry)) as worker:
+        assert await worker._poll_for_jobs(5) == 0  # registered: the snapshot knows its lease
+        jobs = await direct.enqueue_many([JobRequest("count", defer_by=0.3)] * 5)
+        await store.redis.save()
+        await eventually(lambda: worker._poll_for_jobs(5), 5, "nothing was claimed")
+        await all_done(store, jobs)
+        own_redis.kill()
+        own_redis.restart()
+        wire = worker.job_store.wire
+        await eventually(lambda: not wire.is_open, 5, "the worker did not notice")
+        # Redis came back to before the claim, and the worker claims as soon as it can reach it.
+        assert await worker._poll_for_jobs(5) == 0
+        await all_done(store, jobs)
+    assert set(runs.effects.values()) == {1}
 
 
 async def test_results_made_while_redis_is_away_are_stored_when_it_is_back(

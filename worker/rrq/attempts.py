@@ -30,11 +30,13 @@ class Attempt:
 
     __slots__ = (
         "claimed",
+        "ended_at",
         "is_lost",
         "is_reported",
         "is_told_to_cancel",
         "job",
         "queue_name",
+        "started_at",
         "task",
         "token",
     )
@@ -48,6 +50,8 @@ class Attempt:
         self.is_lost = False
         self.is_told_to_cancel = False
         self.is_reported = False
+        #: Monotonic times at which the handler was called and at which its outcome was known.
+        self.started_at = self.ended_at = 0.0
         self.task: asyncio.Task[None] | None = None
 
 

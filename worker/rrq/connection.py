@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
@@ -268,6 +269,19 @@ class Wire:
         self._moved_to: tuple[str, int] | None = None
         #: Called for each new socket, before anything is sent on it.
         self.on_connect: Callable[[], None] | None = None
+        #: Called after each script with its name, how long it took and what it raised.
+        self.on_call: Callable[[str, float, BaseException | None], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call made now, without awaiting anything before, goes out on the socket there is."""
+        link = self._link
+        return link is not None and link.is_open and link.loop is asyncio.get_running_loop()
+
+    async def ensure_open(self) -> None:
+        """Open a socket if there is none."""
+        if not self.is_open:
+            await self._open()
 
     async def call(self, *command: Any, timeout_seconds: float | None = None) -> Any:
         """Send one command and return the answer; a Redis error is raised as itself.
@@ -278,7 +292,7 @@ class Wire:
         # Packed before anything else: what cannot be packed must not leave a place in the queue.
         packed = hiredis.pack_command(command)
         link = self._link
-        if link is None or not link.is_open or link.loop is not asyncio.get_running_loop():
+        if link is None or not self.is_open:
             link = await self._open()
         answer = link.loop.create_future()
         link.pending.append(answer)
@@ -309,10 +323,21 @@ class Wire:
 
     async def run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """Run a script by its digest; a server that does not know it yet gets the source."""
+        started_at, failure = monotonic(), None
         try:
-            return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return await self.call("EVAL", script.source, len(keys), *keys, *args)
+            try:
+                return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                # A caller that has to know of a new socket first must not get one in between.
+                if not self.is_open:
+                    raise RedisConnectionError("The connection was lost between two tries.") from None
+                return await self.call("EVAL", script.source, len(keys), *keys, *args)
+        except REDIS_ERRORS as error:
+            failure = error
+            raise
+        finally:
+            if self.on_call is not None:
+                self.on_call(script.name, monotonic() - started_at, failure)
 
     async def aclose(self) -> None:
         """Close the socket. The wire may be used again and then opens a new one."""

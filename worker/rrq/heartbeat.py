@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Protocol
 
 from rrq.backoff import jittered_delay_seconds
 from rrq.connection import REDIS_ERRORS
@@ -25,6 +26,15 @@ logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 _JOIN_SECONDS = 2.0
+
+
+class Lease(Protocol):
+    """Whoever renews the lease of a worker: its own thread, or the supervisor of its pod."""
+
+    @property
+    def is_running(self) -> bool: ...
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class LeaseKeeper:
@@ -120,8 +130,8 @@ class LeaseKeeper:
         wait_seconds = max(0.0, next_beat_at - monotonic())
         until_sweep = sweeper.seconds_until_due()
         if until_sweep is not None and until_sweep < wait_seconds:
-            if until_sweep > 0 and await store.wait_for_control(worker_id, until_sweep):
+            if until_sweep > 0 and await store.wait_for_control([worker_id], until_sweep):
                 return True
             await sweeper.run_once()
             return False
-        return wait_seconds > 0 and await store.wait_for_control(worker_id, wait_seconds)
+        return wait_seconds > 0 and await store.wait_for_control([worker_id], wait_seconds)

@@ -212,6 +212,11 @@ class WorkerObservation:
     is_draining: bool
     queues: tuple[str, ...]
     lease_ends_ms: int
+    incarnation: str
+
+    @property
+    def identity(self) -> WorkerIdentity:
+        return WorkerIdentity(self.worker_id, self.incarnation, self.pod_uid)
 
 
 @dataclass(frozen=True)

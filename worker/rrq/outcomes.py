@@ -10,6 +10,7 @@ import functools
 import logging
 import traceback
 from math import isnan
+from time import monotonic
 from typing import Any
 
 from rrq.attempts import Attempt
@@ -96,6 +97,9 @@ class JobOutcomes:
         if timeout_seconds <= 0 or task is None:
             raise TimeoutError
         context = self._build_context(job, queue_name)
+        attempt = self._ownership.book.find(job)
+        if attempt is not None:
+            attempt.started_at = monotonic()
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
         try:
@@ -210,6 +214,7 @@ class JobOutcomes:
             if attempt.is_reported:
                 return
             attempt.is_reported = True
+            attempt.ended_at = monotonic()
             token = attempt.token
         outcome = Outcome(
             job.id, token, kind, storable_text(text), number, key, trace and storable_text(trace)

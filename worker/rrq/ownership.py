@@ -5,10 +5,11 @@ came, or a Redis that restarted. Running jobs and their outcomes are the busines
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from rrq.attempts import Attempt, AttemptBook
 from rrq.connection import LOST_REPLY_ERRORS
 from rrq.decoding import parse_claimed_job
 from rrq.exc import LeaseLost, UnreadableJob
-from rrq.heartbeat import LeaseKeeper
+from rrq.heartbeat import Lease, LeaseKeeper
 from rrq.job import Job
 from rrq.messages import (
     Beat,
@@ -32,6 +33,8 @@ from rrq.messages import (
     Verdict,
     WorkerIdentity,
 )
+from rrq.metrics import UNREGISTERED, Meter
+from rrq.registry import JobRegistry
 from rrq.reporter import Reporter
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -55,6 +58,7 @@ class Host(Protocol):
     """What ownership needs to know of its worker; read anew at each use."""
 
     settings: RRQSettings
+    job_registry: JobRegistry
     job_store: JobStore
     worker_id: str
     queues: list[str]
@@ -70,8 +74,14 @@ class Ownership:
         self._host = host
         self.incarnation = secrets.token_hex(16)
         self.book = AttemptBook()
-        self.reporter = Reporter(lambda: host.job_store, lambda: host.worker_id, self._on_acknowledged)
-        self._keeper = LeaseKeeper(lambda: host.job_store.settings, self._describe, self._tell, uniform)
+        self.reporter = Reporter(
+            lambda: host.job_store, lambda: host.worker_id, self._agree_before_report, self._on_acknowledged
+        )
+        #: Renewed from a thread of this process, unless a supervisor puts its own in here.
+        self.lease: Lease = LeaseKeeper(lambda: host.job_store.settings, self._describe, self._tell, uniform)
+        self.meter = Meter()
+        #: Outcomes that Redis has taken, of whatever kind.
+        self.finished = 0
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_registered = False
@@ -83,8 +93,14 @@ class Ownership:
         self.last_claim: Claim | None = None
         #: Monotonic time of the last turn of the event loop, as far as the lease is concerned.
         self.last_turn = monotonic()
-        #: Called in the event loop with each answer to a heartbeat.
-        self.on_beat: Callable[[Beat, BeatReply], None] | None = None
+        #: Called in the event loop with the health record and the answer of each heartbeat.
+        self.on_beat: Callable[[Mapping[str, object], BeatReply], None] | None = None
+        #: Called with the latest deadline of the jobs in hand, before the first of them is started.
+        self.on_deadline: Callable[[float], None] | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        return self._is_registered
 
     @property
     def identity(self) -> WorkerIdentity:
@@ -125,6 +141,7 @@ class Ownership:
                     raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
             self.last_claim = claim
             self._note(claim)
+            self._measure(claim)
             attempts = [
                 attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed)) is not None
             ]
@@ -136,6 +153,8 @@ class Ownership:
         settings = self._host.settings
         longest_seconds = max(timeout_of(attempt.job, settings) for attempt in attempts)
         self.book.latest_deadline = max(self.book.latest_deadline, monotonic() + longest_seconds)
+        if self.on_deadline is not None:
+            self.on_deadline(self.book.latest_deadline)
 
     async def _send_claim(
         self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
@@ -155,6 +174,7 @@ class Ownership:
         except BaseException:
             # Jobs may be ours now without our knowing; the next agreement gives them back.
             self._needs_resync = True
+            self.meter.count("rrq_claims_total", "failed")
             raise
 
     def _note(self, claim: Claim) -> None:
@@ -166,6 +186,17 @@ class Ownership:
             logger.error(
                 "job dead-lettered or queue skipped, its key is of the wrong type", extra={"key": key}
             )
+
+    def _measure(self, claim: Claim) -> None:
+        if claim.code is not ClaimCode.ANSWERED:
+            self.meter.count("rrq_claims_total", "refused")
+            return
+        self.meter.count("rrq_claims_total", "jobs" if claim.jobs else "empty")
+        self.meter.observe(len(claim.jobs), "rrq_claim_size_jobs")
+        for job in claim.jobs:
+            # Both by the clock of Redis; a job deferred by a float may be due a moment from now.
+            waited_ms = max(0.0, claim.now_ms - float(job.due_score))
+            self.meter.observe(waited_ms / 1000, "rrq_queue_wait_seconds", job.queue_name)
 
     def _take_in_hand(self, claimed: ClaimedJob) -> Attempt | None:
         try:
@@ -204,10 +235,22 @@ class Ownership:
             async with self._lock:
                 await self._agree()
 
+    async def _agree_before_report(self) -> None:
+        """Have a Redis that may have restarted know the claims before it is told how they ended."""
+        if self._is_registered and (self._needs_resync or not self._host.job_store.wire.is_open):
+            async with self._lock:
+                # What was lost is refused one by one, which is all there is to say about it.
+                with contextlib.suppress(LeaseLost):
+                    await self._agree()
+
     async def _agree(self) -> None:
+        """Return with a socket on which nothing is left to agree on; nothing is awaited after that."""
         if not self._is_registered:
             await self._register()
-        while self._needs_resync:
+        # A claim that opened the socket by itself would reach a restarted Redis before the list of
+        # what is in hand, and be given the same jobs once more.
+        while self._needs_resync or not self._host.job_store.wire.is_open:
+            await self._host.job_store.wire.ensure_open()
             self._needs_resync = False
             try:
                 await self._resync()
@@ -234,8 +277,8 @@ class Ownership:
                 )
         self._is_registered = True
         self._host.job_store.wire.on_connect = self.note_reconnect
-        if not self._keeper.is_running:
-            self._keeper.start()
+        if not self.lease.is_running:
+            self.lease.start()
 
     async def _resync(self) -> None:
         store = self._host.job_store
@@ -290,8 +333,10 @@ class Ownership:
 
     def _on_acknowledged(self, batch: Sequence[tuple[Attempt, Outcome, Verdict]]) -> None:
         reported = []
+        self.finished += len(batch)
         for attempt, outcome, verdict in batch:
             self.book.drop(attempt)
+            self._measure_end(attempt, outcome, verdict)
             if verdict is Verdict.FENCED:
                 logger.warning(
                     "late outcome refused, the job had been given to another attempt",
@@ -303,6 +348,21 @@ class Ownership:
             reported.append((attempt.claimed, outcome))
         if reported:
             self.book.keep_reported(reported)
+
+    def _measure_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
+        meter, function = self.meter, attempt.job.function_name
+        if self._host.job_registry.get_handler(function) is None:
+            function = UNREGISTERED
+        if verdict is Verdict.FENCED:
+            meter.count("rrq_jobs_total", function, "fenced")
+            meter.count("rrq_fenced_results_total")
+            return
+        kind = OutcomeKind.CANCELLED if verdict is Verdict.CANCELLED_INSTEAD else outcome.kind
+        meter.count("rrq_jobs_total", function, kind.value)
+        if attempt.started_at and attempt.ended_at:
+            meter.observe(attempt.ended_at - attempt.started_at, "rrq_job_duration_seconds", function)
+        if kind is OutcomeKind.RETRY:
+            meter.count("rrq_job_retries_total", function)
 
     # Heartbeat; the first two run in the thread of the lease keeper
 
@@ -320,10 +380,11 @@ class Ownership:
 
     def _tell(self, beat: Beat, renewal: Renewal) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hear, beat, renewal.replies[0])
+            self._loop.call_soon_threadsafe(self.hear, beat.worker.worker_id, beat.health, renewal.replies[0])
 
-    def _hear(self, beat: Beat, reply: BeatReply) -> None:
-        if not self._is_registered or beat.worker.worker_id != self._host.worker_id:
+    def hear(self, worker_id: str, health: Mapping[str, object], reply: BeatReply) -> None:
+        """Act on the answer to a heartbeat that was sent for this worker."""
+        if not self._is_registered or worker_id != self._host.worker_id:
             return
         if reply.state is not LeaseState.ALIVE:
             self._needs_resync = True
@@ -339,7 +400,7 @@ class Ownership:
                     attempt.is_told_to_cancel = True
                     attempt.task.cancel()
         if self.on_beat is not None:
-            self.on_beat(beat, reply)
+            self.on_beat(health, reply)
 
     def _build_beat(self, *, is_registration: bool = False) -> Beat:
         settings = self._host.settings
@@ -364,10 +425,11 @@ class Ownership:
                 self.give_up(attempt, "Worker stopped before the job was started. Re-queued.")
         await self.reporter.flush(flush_seconds)
         await self.reporter.stop()
-        await self._keeper.stop()
         if not self._is_registered:
+            await self.lease.stop()
             return
         self._is_registered = False
+        await self.lease.stop()
         store = self._host.job_store
         store.wire.on_connect = None
         try:
@@ -397,4 +459,4 @@ class Ownership:
 
     async def stop_renewing(self) -> None:
         """End the thread of the lease, for a worker that is closed without having wound down."""
-        await self._keeper.stop()
+        await self.lease.stop()

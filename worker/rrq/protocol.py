@@ -308,8 +308,9 @@ class QueueProtocol:
                     bool(draining),
                     tuple(json.loads(names)),
                     lease_ends_ms,
+                    incarnation.decode(),
                 )
-                for worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms in workers
+                for worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms, incarnation in workers
             },
         )
 
@@ -359,9 +360,9 @@ class QueueProtocol:
         tokens = [self.keys.wake_key(name) for name in queues]
         return await self._wait_on(self.wait_wire, tokens, timeout_seconds)
 
-    async def wait_for_control(self, worker_id: str, timeout_seconds: float) -> bool:
-        """Block until somebody has something to tell this worker; False when the time is up."""
-        control = [self.keys.control_key(worker_id)]
+    async def wait_for_control(self, worker_ids: Iterable[str], timeout_seconds: float) -> bool:
+        """Block until somebody has something to tell one of these workers; False when time is up."""
+        control = [self.keys.control_key(worker_id) for worker_id in worker_ids]
         return await self._wait_on(self.wire, control, timeout_seconds)
 
     async def _wait_on(self, wire: Wire, keys: list[str], timeout_seconds: float) -> bool:

@@ -7,7 +7,7 @@ batches. Redis being away is waited out; what the outcomes are is decided in ``w
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
@@ -33,11 +33,13 @@ class Reporter:
         self,
         get_store: Callable[[], JobStore],
         get_worker_id: Callable[[], str],
+        before_send: Callable[[], Awaitable[None]],
         on_acknowledged: Callable[[Sequence[tuple[Attempt, Outcome, Verdict]]], None],
     ) -> None:
         # Asked for each time: applications may replace the store of a worker.
         self._get_store = get_store
         self._get_worker_id = get_worker_id
+        self._before_send = before_send
         self._on_acknowledged = on_acknowledged
         self._waiting: list[_Entry] = []
         self._in_flight: list[_Entry] = []
@@ -87,6 +89,7 @@ class Reporter:
         failures = 0
         while True:
             try:
+                await self._before_send()
                 verdicts = await self._get_store().finish_jobs(self._get_worker_id(), outcomes)
                 break
             except REDIS_ERRORS as error:

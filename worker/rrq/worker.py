@@ -1,34 +1,35 @@
 """RRQWorker: fetch, run, report; one event loop, one process.
 
 The loop here only decides when to claim and how many. Who owns what is kept by ``ownership.py``,
-what an end means by ``outcomes.py``, proof of life by ``heartbeat.py``, cron by ``scheduler.py``.
-Several processes per pod are the supervisor's part.
+what an end means by ``outcomes.py``, waiting by ``pacing.py``, its end by ``draining.py``, proof of life by ``heartbeat.py``, cron by
+``scheduler.py``. Several processes per pod are the business of ``pod/``.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
 import random
 import secrets
-import signal
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from rrq.backoff import idle_delay_seconds, jittered_delay_seconds
+from rrq.backoff import idle_delay_seconds
 from rrq.checkup import describe_risks
 from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
+from rrq.draining import CANCEL_SECONDS, Draining
 from rrq.exc import BurstFailed, LeaseLost
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job, JobStatus
-from rrq.messages import Beat, BeatReply, Claim, ClaimCode
+from rrq.messages import BeatReply, Claim, ClaimCode
 from rrq.outcomes import INTERRUPTED, JobOutcomes
 from rrq.ownership import Ownership
+from rrq.pacing import Pacing
 from rrq.registry import JobRegistry
 from rrq.scheduler import CronScheduler
 from rrq.settings import RRQSettings
@@ -47,8 +48,6 @@ _SMALL_BATCH = 16
 # A cut connection is mended at once; a Redis that stays away is asked once a second.
 _FIRST_TROUBLE_SECONDS = 0.05
 _TROUBLE_SECONDS = 1.0
-# How long a cancelled handler has to end before it is left behind.
-_CANCEL_SECONDS = 1.0
 # The event loop shows that it turns this often.
 _TURN_SECONDS = 1.0
 # A waiting worker is counted as waiting a little longer than it blocks, because the answer to its
@@ -56,14 +55,12 @@ _TURN_SECONDS = 1.0
 _WAIT_MARGIN_SECONDS = 0.5
 
 
-class RRQWorker(JobOutcomes, CronScheduler):
+class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
     """Runs the jobs of some queues, up to ``worker_concurrency`` at once.
 
     Building one opens no connection and needs no event loop. Methods with a leading underscore that
     RRQ 0.7 had are kept under their names and call each other through ``self``.
     """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(
         self,
@@ -90,6 +87,10 @@ class RRQWorker(JobOutcomes, CronScheduler):
         self._cleanup = functools.partial(self._task_cleanup, semaphore=self._semaphore)
         self._running_tasks: set[asyncio.Task[None]] = set()
         self._shutdown_event = asyncio.Event()
+        self._drain_changed = asyncio.Event()
+        self._drain_until: float | None = None
+        #: Called once a second from the event loop.
+        self.on_turn: Callable[[], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._health_check_task: asyncio.Task[None] | None = None
         self._cron_task: asyncio.Task[None] | None = None
@@ -104,9 +105,15 @@ class RRQWorker(JobOutcomes, CronScheduler):
         self._slot_freed = asyncio.Event()
         self._empty_polls = 0
         self._next_delay = settings.default_poll_delay_seconds
+        self._was_woken = False
         self._idle_since: float | None = None
         self._failing_since: float | None = None
         self._failures = 0
+
+    @property
+    def ownership(self) -> Ownership:
+        """What this worker holds, and under which lease."""
+        return self._ownership
 
     # Lifecycle
 
@@ -146,27 +153,6 @@ class RRQWorker(JobOutcomes, CronScheduler):
         if self.settings.on_shutdown is not None:
             await self.settings.on_shutdown()
 
-    def _setup_signal_handlers(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in self.SIGNALS:
-            try:
-                loop.add_signal_handler(number, self._request_shutdown)
-            except (NotImplementedError, RuntimeError, ValueError):
-                logger.warning("signals cannot be handled here", extra={"signal": number.name})
-
-    def _remove_signal_handlers(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in self.SIGNALS:
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.remove_signal_handler(number)
-
-    def _request_shutdown(self) -> None:
-        if self._shutdown_event.is_set():
-            logger.info("shutdown is under way already", extra={"worker_id": self.worker_id})
-            return
-        logger.info("shutdown requested", extra={"worker_id": self.worker_id})
-        self._shutdown_event.set()
-
     async def _run_loop(self) -> None:
         """Claim and run until shutdown, then drain. May be called again afterwards."""
         self._loop = asyncio.get_running_loop()
@@ -202,7 +188,7 @@ class RRQWorker(JobOutcomes, CronScheduler):
 
     async def _wind_down(self) -> None:
         await self._drain_tasks()
-        await self._ownership.release(_CANCEL_SECONDS)
+        await self._ownership.release(CANCEL_SECONDS)
         for task in (self._health_check_task, self._cron_task, self._checkup_task):
             if task is not None:
                 task.cancel()
@@ -263,55 +249,6 @@ class RRQWorker(JobOutcomes, CronScheduler):
         self._idle_since = self._idle_since or now
         return now - self._idle_since >= self.settings.worker_burst_linger_seconds
 
-    # Waiting
-
-    async def _wait_for_slot(self) -> None:
-        """Sleep until a handler has ended or the worker is to stop; now and then look regardless."""
-        delay = self._calculate_jittered_delay(self.settings.worker_idle_poll_max_seconds)
-        # An event and a timer, not a pair of tasks: at full speed this is passed once per batch.
-        timer = asyncio.get_running_loop().call_later(delay, self._slot_freed.set)
-        try:
-            await self._slot_freed.wait()
-        finally:
-            timer.cancel()
-            self._slot_freed.clear()
-
-    async def _wait_for_work(self, claim: Claim | None) -> None:
-        """Sleep until a job may have come: a wake-up, the next due time, or the next poll."""
-        delay = self._next_delay
-        if claim is not None and claim.next_due_ms is not None:
-            delay = min(delay, max(0.001, (claim.next_due_ms - claim.now_ms) / 1000))
-        if claim is None or claim.code is not ClaimCode.ANSWERED:
-            # A worker that may not claim must not take wake-ups from those that may.
-            await self._pause(delay)
-            return
-        try:
-            await self._first_of(
-                self.job_store.wait_for_wake(self.queues, delay), self._shutdown_event.wait()
-            )
-        except REDIS_ERRORS:
-            # The poll that follows meets the same trouble and says so.
-            await self._pause(delay)
-
-    async def _pause(self, seconds: float) -> None:
-        await self._first_of(self._shutdown_event.wait(), timeout_seconds=seconds)
-
-    async def _first_of(self, *waits: Any, timeout_seconds: float | None = None) -> None:
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        try:
-            done, _ = await asyncio.wait(tasks, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
-
-    def _calculate_jittered_delay(self, base_delay: float, jitter_factor: float = 0.5) -> float:
-        """Return a draw from ``base_delay`` ± ``jitter_factor``, independent of other workers."""
-        return jittered_delay_seconds(base_delay, jitter_factor, self._random.uniform)
-
     # Claiming
 
     async def _poll_for_jobs(self, count: int) -> int:
@@ -331,6 +268,9 @@ class RRQWorker(JobOutcomes, CronScheduler):
             await self._weather(error)
             return 0
         self._failing_since, self._failures = None, 0
+        if self._was_woken and not attempts:
+            self._ownership.meter.count("rrq_lost_races_total")
+        self._was_woken = False
         started = 0
         for attempt in attempts:
             started += await self._start(attempt.job, attempt.queue_name)
@@ -419,19 +359,7 @@ class RRQWorker(JobOutcomes, CronScheduler):
                     self._handle_job_timeout(attempt.job, attempt.queue_name, message)
                 )
 
-    # Drain
-
-    async def _drain_tasks(self) -> None:
-        """Let running jobs end within the grace period, then cancel and hand back the rest."""
-        if not self._running_tasks:
-            return
-        grace_seconds = self.settings.worker_shutdown_grace_period_seconds
-        logger.info("draining", extra={"jobs": len(self._running_tasks), "seconds": grace_seconds})
-        _, unfinished = await asyncio.wait(set(self._running_tasks), timeout=grace_seconds)
-        for task in unfinished:
-            task.cancel()
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=_CANCEL_SECONDS)
+    # The end
 
     async def close(self) -> None:
         """Close the connections."""
@@ -450,14 +378,19 @@ class RRQWorker(JobOutcomes, CronScheduler):
     async def _heartbeat_loop(self) -> None:
         """Show that the event loop turns; the lease itself is renewed from a thread."""
         self._ownership.on_beat = self._after_beat
+        due_at = monotonic()
         while True:
-            self._ownership.last_turn = monotonic()
+            now = self._ownership.last_turn = monotonic()
+            self._ownership.meter.observe(max(0.0, now - due_at), "rrq_loop_lag_seconds")
+            if self.on_turn is not None:
+                self.on_turn()
+            due_at = monotonic() + _TURN_SECONDS
             await asyncio.sleep(_TURN_SECONDS)
 
-    def _after_beat(self, beat: Beat, reply: BeatReply) -> None:
+    def _after_beat(self, health: Mapping[str, object], reply: BeatReply) -> None:
         if self._hooks.has_hooks:
             self._beat_hook_task = asyncio.ensure_future(
-                self._hooks.trigger_event("on_worker_heartbeat", self.worker_id, dict(beat.health))
+                self._hooks.trigger_event("on_worker_heartbeat", self.worker_id, dict(health))
             )
 
     def describe_health(self) -> dict[str, object]:

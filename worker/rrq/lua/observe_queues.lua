@@ -4,7 +4,8 @@
 -- ARGV     1 key prefix   2 horizon (ms): how far ahead "soon" reaches   3 most workers to list
 -- Returns  {now ms, queues, workers}
 --          queue:  {due, due within the horizon, later, oldest due ms or -1, next due ms or -1}
---          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms)}
+--          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
+--                   incarnation}
 local leases, horizon_ms, most_workers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local MAX_MS = 2 ^ 52
 
@@ -29,10 +30,12 @@ local living = redis.call('ZRANGEBYSCORE', leases, '(' .. digits(now_ms), '+inf'
   'LIMIT', 0, most_workers)
 for i = 1, #living, 2 do
   local id = living[i]
-  local record = redis.call('HMGET', prefix .. 'workers:info:' .. id, 'pod_uid', 'capacity', 'queues')
+  local record = redis.call('HMGET', prefix .. 'workers:info:' .. id, 'pod_uid', 'capacity', 'queues',
+    'incarnation')
   local pod_uid = record[1] or ''
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   workers[#workers + 1] = {id, pod_uid, redis.call('ZCARD', prefix .. 'active:jobs:' .. id),
-    tonumber(record[2] or '') or 0, draining, record[3] or '[]', math.floor(tonumber(living[i + 1]))}
+    tonumber(record[2] or '') or 0, draining, record[3] or '[]', math.floor(tonumber(living[i + 1])),
+    record[4] or ''}
 end
 return {now_ms, queues, workers}
