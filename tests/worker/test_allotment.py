@@ -1,0 +1,329 @@
+"""What a worker finds out about its CPUs: from file trees as kernels show them, and from a real kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rrq.allotment import CpuAllotment, read_cpu_allotment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANY = 64  # CPUs of a machine large enough that only the quota counts
+
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+V1_CPU = "33 32 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu"
+V1_CPU_CPUACCT = "33 32 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 master:2 - cgroup cgroup rw,cpu,cpuacct"
+V1_CPUSET = "34 32 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset"
+HYBRID_V2 = "41 32 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"
+ROOT_DISK = "23 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
+
+CPU = "sys/fs/cgroup/cpu"
+
+
+def show(root: Path, *, mounts: list[str], groups: list[str], files: dict[str, str]) -> Path:
+    """Lay out what one process sees of its control groups."""
+    for name, lines in {"mountinfo": [ROOT_DISK, *mounts], "cgroup": groups}.items():
+        write(root / "proc/self" / name, "\n".join(lines) + "\n")
+    for name, text in files.items():
+        write(root / name, text)
+    return root
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def show_v2(root: Path, cpu_max: str) -> Path:
+    return show(root, mounts=[V2_MOUNT], groups=["0::/"], files={"sys/fs/cgroup/cpu.max": cpu_max})
+
+
+def v1_quota(folder: str, quota: str, period: str = "100000") -> dict[str, str]:
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": f"{period}\n"}
+
+
+# What was allotted, and how it is told
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "cpus", "processes"),
+    [
+        ("10000 100000", 0.1, 1),
+        ("100000 100000", 1.0, 1),
+        ("190000 100000", 1.9, 1),
+        ("200000 100000", 2.0, 2),
+        ("250000 100000", 2.5, 2),
+        ("25000 10000", 2.5, 2),
+        ("6400000 100000", 64.0, 64),
+    ],
+)
+def test_a_fraction_of_a_cpu_is_rounded_down_but_never_to_no_process(
+    tmp_path: Path, cpu_max: str, cpus: float, processes: int
+) -> None:
+    allotment = read_cpu_allotment(show_v2(tmp_path, cpu_max + "\n"), MANY)
+    assert (allotment.cpus, allotment.processes) == (cpus, processes)
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "affinity", "expected"),
+    [
+        ("150000 100000", 2, CpuAllotment(1.5, 1, "cgroup v2 cpu.max 150000/100000 = 1.5 CPUs")),
+        ("100000 100000", 2, CpuAllotment(1.0, 1, "cgroup v2 cpu.max 100000/100000 = 1 CPU")),
+        ("max 100000", 2, CpuAllotment(2.0, 2, "cpuset of 2 CPUs, no quota")),
+        ("max 100000", 1, CpuAllotment(1.0, 1, "cpuset of 1 CPU, no quota")),
+        (
+            "400000 100000",
+            2,
+            CpuAllotment(2.0, 2, "cpuset of 2 CPUs, within cgroup v2 cpu.max 400000/100000 = 4 CPUs"),
+        ),
+    ],
+)
+def test_the_smallest_limit_is_named_as_the_source(
+    tmp_path: Path, cpu_max: str, affinity: int, expected: CpuAllotment
+) -> None:
+    assert read_cpu_allotment(show_v2(tmp_path, cpu_max), affinity) == expected
+
+
+# Where the limits are
+
+
+def test_a_container_sees_its_v1_group_as_the_root_of_the_mount(tmp_path: Path) -> None:
+    root = show(
+        tmp_path,
+        mounts=["33 32 0:29 /kubepods/pod1/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu"],
+        groups=["4:memory:/kubepods/pod1/abc", "1:cpu:/kubepods/pod1/abc"],
+        files=v1_quota(CPU, "150000"),
+    )
+    assert read_cpu_allotment(root, MANY).source == "cgroup v1 cpu.cfs_quota_us 150000/100000 = 1.5 CPUs"
+
+
+def test_a_container_with_its_own_name_space_is_in_the_root_group(tmp_path: Path) -> None:
+    root = show(tmp_path, mounts=[V1_CPU], groups=["1:cpu:/"], files=v1_quota(CPU, "300000"))
+    assert read_cpu_allotment(root, MANY).cpus == 3.0
+
+
+def test_a_process_of_the_host_finds_its_group_further_down(tmp_path: Path) -> None:
+    files = v1_quota(f"{CPU}/system.slice/rrq.service", "150000")
+    root = show(tmp_path, mounts=[V1_CPU], groups=["1:cpu:/system.slice/rrq.service"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == 1.5
+
+
+def test_cpu_and_cpuacct_may_be_mounted_as_one(tmp_path: Path) -> None:
+    root = show(
+        tmp_path,
+        mounts=[V1_CPUSET, V1_CPU_CPUACCT],
+        groups=["7:cpuset:/", "3:cpu,cpuacct:/batch"],
+        files=v1_quota("sys/fs/cgroup/cpu,cpuacct/batch", "250000"),
+    )
+    assert read_cpu_allotment(root, MANY).cpus == 2.5
+
+
+@pytest.mark.parametrize(
+    ("own", "around", "outermost"), [("max", 400, 250), ("250", 400, "max"), (400, 250, 300)]
+)
+def test_the_smallest_quota_on_the_way_up_counts(
+    tmp_path: Path, own: object, around: object, outermost: object
+) -> None:
+    def limit(percent: object) -> str:
+        return "max 100000" if percent == "max" else f"{percent}000 100000"
+
+    top = "sys/fs/cgroup"
+    files = {
+        f"{top}/a/b/c/cpu.max": limit(own),
+        f"{top}/a/b/cpu.max": limit(around),
+        f"{top}/a/cpu.max": limit(outermost),
+        f"{top}/a/b/c/below/cpu.max": limit(1),
+        f"{top}/a/beside/cpu.max": limit(1),
+    }
+    root = show(tmp_path, mounts=[V2_MOUNT], groups=["0::/a/b/c"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == 2.5
+
+
+def test_a_bind_mount_of_a_group_shows_the_groups_below_it(tmp_path: Path) -> None:
+    mount = "50 23 0:26 /pods /groups\\040here rw - cgroup2 cgroup2 rw"
+    files = {"groups here/one/cpu.max": "300000 100000", "groups here/cpu.max": "200000 100000"}
+    root = show(tmp_path, mounts=[mount], groups=["0::/pods/one"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == 2.0
+
+
+@pytest.mark.parametrize("own_group", ["/../elsewhere", "/other/group"])
+def test_a_group_named_from_outside_the_mount_is_taken_for_the_mounted_one(
+    tmp_path: Path, own_group: str
+) -> None:
+    mount = "30 23 0:26 /pods/one /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
+    files = {"sys/fs/cgroup/cpu.max": "200000 100000", "sys/fs/elsewhere/cpu.max": "100000 100000"}
+    root = show(tmp_path, mounts=[mount], groups=[f"0::{own_group}"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == 2.0
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        (v1_quota(f"{CPU}/pod", "150000"), 1.5),
+        ({"sys/fs/cgroup/unified/user/cpu.max": "250000 100000"}, 2.5),
+        (v1_quota(f"{CPU}/pod", "-1") | {"sys/fs/cgroup/unified/user/cpu.max": "max 100000"}, MANY),
+    ],
+)
+def test_a_hybrid_layout_is_read_in_both_versions(tmp_path: Path, files: dict[str, str], cpus: float) -> None:
+    root = show(tmp_path, mounts=[V1_CPU, HYBRID_V2], groups=["1:cpu:/pod", "0::/user"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == cpus
+
+
+# What is no limit
+
+
+@pytest.mark.parametrize(
+    "cpu_max",
+    ["", "\n", "max", "max max", "-1 100000", "0 100000", "100000 0", "100000", "1e5 100000", "1_0 1", "a b c",
+     "\uff19 \uff19", f"{10**18}0000 1", f"{2**63} 1", "\x00\xff", "9" * 5000 + " 1"],
+)  # fmt: skip
+def test_a_v2_file_without_a_number_of_its_own_kind_is_no_limit(tmp_path: Path, cpu_max: str) -> None:
+    assert read_cpu_allotment(show_v2(tmp_path, cpu_max), 2) == CpuAllotment(
+        2.0, 2, "cpuset of 2 CPUs, no quota"
+    )
+
+
+@pytest.mark.parametrize(
+    ("quota", "period"), [("-1", "100000"), ("", ""), ("x", "100000"), ("100000", "0"), ("1 2", "100000")]
+)
+def test_a_v1_quota_without_meaning_is_no_limit(tmp_path: Path, quota: str, period: str) -> None:
+    root = show(tmp_path, mounts=[V1_CPU], groups=["1:cpu:/"], files=v1_quota(CPU, quota, period))
+    assert read_cpu_allotment(root, 2).source == "cpuset of 2 CPUs, no quota"
+
+
+def test_a_quota_that_was_removed_is_made_up_for_by_the_group_around_it(tmp_path: Path) -> None:
+    files = v1_quota(f"{CPU}/outer", "150000")
+    root = show(tmp_path, mounts=[V1_CPU], groups=["1:cpu:/outer/gone (deleted)"], files=files)
+    assert read_cpu_allotment(root, MANY).cpus == 1.5
+
+
+@pytest.mark.parametrize(
+    ("mounts", "groups"),
+    [
+        ([], []),
+        ([V2_MOUNT], []),
+        ([], ["0::/"]),
+        ([V2_MOUNT], ["0:/", "", "::", "nonsense", "0::/a\x00b"]),
+        (
+            ["- cgroup2", " - ", "1 2 3 4 - cgroup2 x y", "1 2 3 \\777 \x00 rw - cgroup2 x rw", "\x00"],
+            ["0::/"],
+        ),
+        (["30 23 0:26 //x //y rw - cgroup2 cgroup2 rw"], ["0:://x", "1:cpu:"]),
+        (["30 23 0:26 here there rw - cgroup2 cgroup2 rw"], ["0::nowhere"]),
+    ],
+)
+def test_a_proc_that_cannot_be_understood_is_no_limit(
+    tmp_path: Path, mounts: list[str], groups: list[str]
+) -> None:
+    root = show(tmp_path, mounts=mounts, groups=groups, files={"sys/fs/cgroup/cpu.cfs_quota_us": "1"})
+    assert read_cpu_allotment(root, 2).source == "cpuset of 2 CPUs, no quota"
+
+
+def test_without_proc_the_cpus_of_the_process_are_what_there_is(tmp_path: Path) -> None:
+    assert read_cpu_allotment(tmp_path / "nothing").cpus == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("cpu_count", "processes"), [(8, 8), (None, 1)])
+def test_off_linux_the_cpus_of_the_machine_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_count: int | None, processes: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpu_count)
+    assert read_cpu_allotment(tmp_path).processes == processes
+
+
+# On this kernel
+
+TELL = "from rrq.allotment import read_cpu_allotment; print(read_cpu_allotment())"
+STEP_IN = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this kernel cannot bind a process to a CPU")
+def test_a_process_bound_to_one_cpu_counts_one() -> None:
+    bind = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    told = subprocess.run(
+        [sys.executable, "-c", bind + TELL], check=True, capture_output=True, text=True
+    ).stdout
+    assert (
+        told.startswith("CpuAllotment(cpus=1.0, processes=1, source='cpuset of 1 CPU, ") or "cgroup" in told
+    )
+
+
+@pytest.fixture
+def real_group() -> Iterator[Path]:
+    """A new control group with the cpu controller of this kernel, in whichever version it has it."""
+    folder = make_group(find_cpu_hierarchy())
+    try:
+        yield folder
+    finally:
+        remove_group(folder)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["its own quota", "the quota of the group around it"])
+def test_a_process_in_a_real_control_group_reads_its_quota(real_group: Path, nested: bool) -> None:
+    # Half a CPU is less than any machine has, so that the quota decides everywhere.
+    if (real_group / "cpu.max").exists():
+        (real_group / "cpu.max").write_text("50000 100000")
+        source = "cgroup v2 cpu.max 50000/100000 = 0.5 CPUs"
+    else:
+        (real_group / "cpu.cfs_quota_us").write_text("50000")
+        source = "cgroup v1 cpu.cfs_quota_us 50000/100000 = 0.5 CPUs"
+    group = real_group
+    if nested:
+        group = real_group / "inner"
+        group.mkdir()
+    command = ["sh", "-c", STEP_IN, "sh", str(group), sys.executable, "-c", TELL]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert told.strip() == repr(CpuAllotment(0.5, 1, source))
+
+
+def find_cpu_hierarchy() -> Path:
+    """Where a group may be made; found without the code under test."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount_point, kind, options, *_ = line.split()
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return Path(mount_point)
+        if kind == "cgroup2" and "cpu" in (Path(mount_point) / "cgroup.controllers").read_text().split():
+            return Path(mount_point)
+    pytest.skip("no control groups with the cpu controller are mounted here")
+
+
+def make_group(hierarchy: Path) -> Path:
+    folder = hierarchy / f"rrq-test-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir()
+    except OSError as refusal:
+        pytest.skip(f"may not make a control group in {hierarchy} ({refusal.strerror}); run as root")
+    switch = hierarchy / "cgroup.subtree_control"
+    try:
+        if switch.exists() and "cpu" not in switch.read_text().split():
+            switch.write_text("+cpu")
+    except OSError as refusal:
+        folder.rmdir()
+        pytest.skip(f"may not switch the cpu controller on in {hierarchy} ({refusal.strerror})")
+    return folder
+
+
+def remove_group(folder: Path) -> None:
+    # The kernel lets go of a group a moment after its last process was waited for.
+    deadline = time.monotonic() + 5
+    for group in (folder / "inner", folder):
+        while True:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    group.rmdir()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
