@@ -9,11 +9,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from rrq import telemetry
 from rrq.backoff import LONGEST_DELAY_SECONDS
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
@@ -24,6 +25,7 @@ from rrq.job import Job, JobResult, JobStatus, new_job_id
 from rrq.messages import CancelCode, CronVerdict, NewJob
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq.tracing import EnqueueTrace
 
 __all__ = ["JobRequest", "RRQClient"]
 
@@ -109,6 +111,8 @@ class RRQClient:
             _defer_until,
             _defer_by,
         )
+        if telemetry.active.enabled:
+            return (await self._enqueue_traced(function_name, [request], 1))[0]
         return (await self._enqueue_batch([request]))[0]
 
     async def enqueue_many(
@@ -119,6 +123,19 @@ class RRQClient:
         A batch that Redis refuses is refused whole, and those before it stay queued. Only a job
         whose key holds something else is left out of its batch, which InvalidJob then tells.
         """
+        if telemetry.active.enabled:
+            return await self._enqueue_traced("", requests, batch_size)
+        return await self._enqueue_in_batches(requests, batch_size)
+
+    async def _enqueue_traced(
+        self, function_name: str, requests: Iterable[JobRequest], batch_size: int
+    ) -> list[Job]:
+        with EnqueueTrace(function_name) as trace:
+            marked = (_with_trace(request, trace) for request in requests)
+            trace.jobs = jobs = await self._enqueue_in_batches(marked, batch_size)
+        return jobs
+
+    async def _enqueue_in_batches(self, requests: Iterable[JobRequest], batch_size: int) -> list[Job]:
         source = iter(requests)
         jobs: list[Job] = []
         in_flight: list[asyncio.Task[list[Job]]] = []
@@ -148,8 +165,17 @@ class RRQClient:
             cron_job.queue_name,
             unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
         )
-        new_job = self._encode(request)
         tick_ms = int(cron_job.next_run_time.timestamp() * 1000)
+        if not telemetry.active.enabled:
+            return await self._fire_cron(cron_job, tick_ms, request)
+        with EnqueueTrace(cron_job.function_name) as trace:
+            verdict = await self._fire_cron(cron_job, tick_ms, _with_trace(request, trace))
+            # Every worker of the fleet asks; the trace belongs to the one that fired.
+            trace.is_discarded = verdict is not CronVerdict.FIRED
+        return verdict
+
+    async def _fire_cron(self, cron_job: CronJob, tick_ms: int, request: JobRequest) -> CronVerdict:
+        new_job = self._encode(request)
         try:
             verdict = await self.job_store.fire_cron(
                 cron_digest(cron_job), tick_ms, new_job, self._next_token()
@@ -273,6 +299,13 @@ class RRQClient:
 
     def _cut_off(self, lost: BaseException) -> RedisCutOff:
         return RedisCutOff(mask_dsn(self.settings.redis_dsn), str(lost))
+
+
+def _with_trace(request: JobRequest, trace: EnqueueTrace) -> JobRequest:
+    """Have a job carry the context of its call, unless the application gave it one."""
+    if request.trace_context is not None or not trace.headers:
+        return request
+    return replace(request, trace_context=trace.headers)
 
 
 def _check_texts(job: NewJob) -> None:

@@ -13,8 +13,10 @@ from math import isnan
 from time import monotonic
 from typing import Any
 
+from rrq import telemetry
 from rrq.attempts import Attempt
 from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
+from rrq.connection import REDIS_ERRORS
 from rrq.encoding import encode_result, storable_text
 from rrq.exc import RetryJob
 from rrq.execution import Deadlines, HandlerThreads
@@ -25,6 +27,7 @@ from rrq.ownership import Ownership, timeout_of
 from rrq.registry import Handler, JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq.tracing import JobTraces
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +49,13 @@ class JobOutcomes:
     _deadlines: Deadlines
     _threads: HandlerThreads
     _slot_freed: asyncio.Event
+    _traces: JobTraces
 
     async def _execute_job(self, job: Job, queue_name: str) -> None:
         """Run one job to its end; returns when the outcome is stored. Absorbs a cancellation."""
         attempt = self._ownership.book.find(job)
+        if telemetry.active.enabled:
+            self._traces.start(job, queue_name, self.worker_id)
         try:
             await self._run_and_report(job, queue_name)
         except asyncio.CancelledError:
@@ -58,6 +64,9 @@ class JobOutcomes:
         except Exception as error:
             logger.exception("engine failed while running a job", extra=self._fields(job))
             await self._handle_fatal_job_error(job, queue_name, f"Critical worker error: {error}")
+        finally:
+            if self._traces:
+                self._traces.leave(job)
 
     async def _run_and_report(self, job: Job, queue_name: str) -> None:
         handler = self.job_registry.get_handler(job.function_name)
@@ -149,9 +158,21 @@ class JobOutcomes:
         if delay_ms is None:
             delay_ms = self._calculate_backoff_ms(job.model_copy(update={"current_retries": attempts}))
         queue_key = self.job_store.keys.queue_key(job.queue_name or self.settings.default_queue_name)
+        if self._traces:
+            await self._leave_trace(job)
         await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace)
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_retrying", job, attempts)
+
+    async def _leave_trace(self, job: Job) -> None:
+        """Let the next attempt know the span of this one; without, it only has one link less."""
+        attempt, trace_context = self._ownership.book.find(job), self._traces.context_for_retry(job)
+        if attempt is None or not trace_context:
+            return
+        try:
+            await self.job_store.leave_trace(job.id, attempt.token, trace_context)
+        except REDIS_ERRORS as error:
+            logger.debug("trace not left for the next attempt", extra={"error": str(error)})
 
     async def _handle_job_timeout(self, job: Job, queue_name: str, error_message: str) -> None:
         logger.warning("job timed out", extra=self._fields(job))
@@ -216,6 +237,8 @@ class JobOutcomes:
             attempt.is_reported = True
             attempt.ended_at = monotonic()
             token = attempt.token
+        if self._traces:
+            self._traces.end(job, kind, text)
         outcome = Outcome(
             job.id, token, kind, storable_text(text), number, key, trace and storable_text(trace)
         )

@@ -158,6 +158,12 @@ class QueueProtocol:
         verdicts = await self.wire.run(load_script("finish_jobs"), keys, args)
         return [_VERDICTS[code] for code in verdicts]
 
+    async def leave_trace(self, job_id: str, token: str, trace_context: str) -> bool:
+        """Change the trace context (JSON) of a job; False when the attempt no longer owns it."""
+        keys = [self.keys.job_key(job_id)]
+        args = [self.keys.prefix, token, trace_context]
+        return bool(await self.wire.run(load_script("leave_trace"), keys, args))
+
     async def renew_leases(self, beats: Iterable[Beat]) -> Renewal:
         """Send the heartbeat of one or many workers."""
         keys = self.keys

@@ -34,6 +34,7 @@ from rrq.registry import JobRegistry
 from rrq.scheduler import CronScheduler
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq.tracing import JobTraces
 
 __all__ = ["RRQWorker"]
 
@@ -103,6 +104,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._hooks = HookManager(settings)
         self._ownership = Ownership(self, self._random.uniform)
         self._slot_freed = asyncio.Event()
+        self._traces = JobTraces()
         self._empty_polls = 0
         self._next_delay = settings.default_poll_delay_seconds
         self._was_woken = False

@@ -1,0 +1,1 @@
+"""Tracers that RRQ can report to. Each module has one function, ``enable()``."""
