@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
@@ -25,6 +25,7 @@ from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisErro
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rrq.exc import RedisUnavailable, SettingsError
+from rrq.masking import mask_url
 from rrq.scripts import Script
 from rrq.settings import RRQSettings
 
@@ -49,19 +50,27 @@ class RedisCutOff(RedisUnavailable, RedisConnectionError):
 
 
 def mask_dsn(dsn: str) -> str:
-    """Return the DSN fit for logs: user and password replaced."""
-    parts = urlsplit(dsn)
-    if "@" not in parts.netloc:
-        return dsn
-    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+    """Return the DSN fit for logs: user and password replaced, also those of options."""
+    return mask_url(dsn)
 
 
 def open_redis(settings: RRQSettings) -> Redis:
     """Return a client for ``settings.redis_dsn``. No connection is opened yet.
 
     Schemes: ``redis``, ``rediss`` (TLS), ``unix``, ``redis+sentinel://host,host/service/db``,
-    ``redis+cluster``; the last two also with ``rediss``.
+    ``redis+cluster``; the last two also with ``rediss``. Raises SettingsError for any other.
     """
+    try:
+        return _open(settings)
+    except ValueError:
+        # Not with its cause, which quotes what it took for the port: half of a password, say.
+        raise SettingsError(
+            f"redis_dsn {mask_dsn(settings.redis_dsn)!r} cannot be read as a URL. Write special characters "
+            "of a password percent-encoded, '/' as %2F for example, and ports and databases as numbers."
+        ) from None
+
+
+def _open(settings: RRQSettings) -> Redis:
     scheme = urlsplit(settings.redis_dsn).scheme
     if scheme.endswith("+sentinel"):
         return _open_sentinel(settings)

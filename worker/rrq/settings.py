@@ -39,7 +39,13 @@ _RENEWALS_PER_LEASE: Final = 3
 class RRQSettings(BaseSettings):
     """The configuration of one application."""
 
-    model_config = SettingsConfigDict(env_prefix="RRQ_", extra="ignore", arbitrary_types_allowed=True)
+    model_config = SettingsConfigDict(
+        env_prefix="RRQ_",
+        extra="ignore",
+        arbitrary_types_allowed=True,
+        # The text of a validation error would quote all that was given, the DSN and its password too.
+        hide_input_in_errors=True,
+    )
 
     # What the application brings
 

@@ -1,0 +1,81 @@
+"""Takes passwords out of texts that leave the process: logs and messages of errors. Pure.
+
+When in doubt, more is masked than need be: a host name that is missing from a log line is a nuisance, a
+password in it is an incident.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["MASK", "is_secret_name", "mask_secrets", "mask_url"]
+
+MASK: Final = "***"
+
+_SPACE: Final = re.compile(r"\s")
+_END_OF_HOST: Final = re.compile(r"[/?#]")
+# As a query string or as keyword arguments say it; up to the end of the word, since a password may hold
+# a comma or a bracket.
+_ASSIGNED: Final = re.compile(r"(passw(?:or)?d\w{0,20}=)[^&\s]+", re.IGNORECASE)
+# As the text of a dictionary says it.
+_QUOTED: Final = re.compile(
+    r"""(passw(?:or)?d\w{0,20}['"]\s*:\s*)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[^\s,}]+)""",
+    re.IGNORECASE,
+)
+
+
+def mask_url(url: str) -> str:
+    """Return a URL without user, password and the values of password options. Never raises."""
+    return _mask_assigned(_mask_user_info(url, may_hold_spaces=True))
+
+
+def mask_secrets(text: str) -> str:
+    """Return ``text`` with what looks like a password masked, wherever it stands. Never raises."""
+    if "://" in text and "@" in text:
+        text = _mask_user_info(text)
+    return _mask_assigned(text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a field of this name holds a password."""
+    name = name.lower()
+    return "password" in name or "passwd" in name
+
+
+def _mask_user_info(text: str, *, may_hold_spaces: bool = False) -> str:
+    """Mask from "://" to the last "@" of the word, as a password may hold every other character.
+
+    By hand and not by one pattern: this stays linear however long the text is.
+    """
+    parts: list[str] = []
+    written = looked = word_end = 0
+    at = -1
+    while (mark := text.find("://", looked)) >= 0:
+        start = looked = mark + 3
+        if start > word_end:
+            space = None if may_hold_spaces else _SPACE.search(text, start)
+            word_end = space.start() if space else len(text)
+            at = text.rfind("@", start, word_end)
+        if at >= start and _has_user_info(text, start, word_end):
+            parts += (text[written:start], MASK)
+            written, looked = at, word_end
+    return "".join([*parts, text[written:]])
+
+
+def _has_user_info(text: str, start: int, word_end: int) -> bool:
+    """Tell an "@" behind user and password from one in a path, such as that of ``host/@somebody``.
+
+    A password that holds a "/" makes no valid URL, but it is still a password.
+    """
+    end = _END_OF_HOST.search(text, start, word_end)
+    head = text[start : end.start() if end else word_end]
+    if "@" in head:
+        return True
+    _, colon, port = head.rpartition(":")
+    return bool(colon) and not port.isdigit()
+
+
+def _mask_assigned(text: str) -> str:
+    if "assw" not in text and "ASSW" not in text:
+        return text
+    text = _ASSIGNED.sub(rf"\g<1>{MASK}", text)
+    return _QUOTED.sub(rf"\g<1>'{MASK}'", text)
