@@ -267,6 +267,7 @@ class JobOutcomes:
         return {
             "job_id": job.id,
             "function": job.function_name,
+            "queue": job.queue_name or self.settings.default_queue_name,
             "worker_id": self.worker_id,
             "attempt": job.current_retries + 1,
         }

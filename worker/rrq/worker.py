@@ -294,7 +294,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             await self._process_acquired_job(job, queue_name)
         # Overridden methods are foreign code.
         except Exception:
-            logger.exception("job not started", extra={"job_id": job.id})
+            logger.exception("job not started", extra=self._fields(job) | {"queue": queue_name})
             self._semaphore.release()
             attempt = self._ownership.book.find(job)
             if attempt is not None:
