@@ -1,59 +1,43 @@
-"""The command line: arguments in, one call out."""
+"""The command line: which command lives where.
+
+Commands are imported only when they are called: ``rrq check`` runs as a probe every few seconds and
+should not pay for the live views.
+"""
 
 import importlib
-import os
-import sys
-from typing import Any, NoReturn
 
 import click
 
-from rrq.process import run_worker
-from rrq.settings import RRQSettings
 from rrq.version import __version__
-from rrq.worker import RRQWorker
+
+__all__ = ["rrq"]
+
+_COMMANDS = {
+    "check": "rrq.commands.check",
+    "completion": "rrq.commands.completion",
+    "debug": "rrq.commands.debug",
+    "dlq": "rrq.commands.dlq",
+    "job": "rrq.commands.job",
+    "monitor": "rrq.commands.monitor",
+    "queue": "rrq.commands.queue",
+    "worker": "rrq.commands.worker",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _CommandsOnDemand(click.Group):
+    """A group whose commands are modules that each define a command of the same name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def rrq() -> None:
     """RRQ: Reliable Redis Queue."""
-
-
-@rrq.group()
-def worker() -> None:
-    """Manage RRQ workers (run, watch)."""
-
-
-@worker.command("run")
-@click.option("--burst", is_flag=True, help="Run the jobs that are due, then exit.")
-@click.option("--queue", "queues", multiple=True, help="Queue to serve; may be repeated.")
-@click.option("--settings", "settings_path", help="Dotted path of the settings object.")
-def worker_run(burst: bool, queues: tuple[str, ...], settings_path: str | None) -> None:
-    """Run one worker process."""
-    settings = load_settings(settings_path)
-    if not settings.job_registry:
-        _fail("No 'job_registry'. You must provide a JobRegistry instance in settings.")
-    runner = RRQWorker(settings, settings.job_registry, list(queues) or None, burst=burst)
-    click.echo(f"Worker {runner.worker_id} serves {', '.join(runner.queues)}.")
-    run_worker(runner)
-
-
-def load_settings(path: str | None) -> RRQSettings:
-    """Return the settings object at ``path`` or RRQ_SETTINGS, or the defaults with environment."""
-    path = path or os.environ.get("RRQ_SETTINGS")
-    if path is None:
-        return RRQSettings()
-    try:
-        module_name, _, attribute = path.rpartition(".")
-        settings: Any = getattr(importlib.import_module(module_name), attribute)
-    except ImportError:
-        _fail(f"Could not import settings object '{path}'. Make sure it is in PYTHONPATH.")
-    # A settings module is foreign code and may raise anything.
-    except Exception as error:  # noqa: BLE001  told to the user as it is
-        _fail(f"Unexpected error processing settings object '{path}': {error}")
-    return settings  # type: ignore[no-any-return]  # whatever the application calls its settings
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"ERROR: {message}", err=True)
-    sys.exit(1)

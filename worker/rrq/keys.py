@@ -125,6 +125,12 @@ class Keys:
         """Channel on which operators and live views hear that a queue has changed."""
         return f"{self.prefix}notify"
 
+    # Names for people
+
+    def queue_name(self, name: str) -> str:
+        """The short form of a queue name, the same however a producer or a worker spelled it."""
+        return self.queue_key(name).removeprefix(f"{self.prefix}queue:")
+
     def _with_prefix(self, name: str, kind: str, legacy_prefix: str) -> str:
         own_prefix = self.prefix + kind
         if name.startswith(own_prefix):

@@ -1,0 +1,174 @@
+"""``rrq check``: is Redis there, and is any worker alive? Made for people and for probes."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from rrq.checkup import describe_risks
+from rrq.commands.options import json_option, settings_option
+from rrq.commands.output import print_json, print_line, print_note
+from rrq.commands.redis_access import describe_trouble, open_store
+from rrq.commands.settings_loading import load_settings
+from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
+from rrq.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+# Of the time a check may take, the search for RRQ 0.7 workers among all keys gets this part.
+_SEARCH_SHARE = 0.5
+
+
+@dataclass
+class _Report:
+    """What the check found out; an error means that it could not look."""
+
+    workers: list[SeenWorker] = field(default_factory=list)
+    risks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    is_connection_error: bool = False
+
+    @property
+    def active(self) -> list[SeenWorker]:
+        return [worker for worker in self.workers if worker.kind is not WorkerKind.LOST]
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.error is None and bool(self.active)
+
+
+@click.command()
+@settings_option
+@json_option
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds after which the check gives up and fails.",
+)
+def check(settings_path: str | None, as_json: bool, timeout_seconds: float) -> None:
+    """Perform a health check: Redis answers and at least one worker is alive.
+
+    Exits with 0 when both are true and with 1 when not, so that it can serve as an exec probe.
+    """
+    settings = load_settings(settings_path)
+    store = open_store(settings)
+    if not as_json:
+        print_line("Performing RRQ health check...")
+    report = asyncio.run(_check(settings, store, timeout_seconds))
+    if as_json:
+        print_json(_to_json(report))
+    else:
+        _print_report(report)
+    sys.exit(0 if report.is_healthy else 1)
+
+
+async def _check(settings: RRQSettings, store: JobStore, timeout_seconds: float) -> _Report:
+    report = _Report()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await _look(store, report, timeout_seconds * _SEARCH_SHARE)
+    except TimeoutError:
+        gone = TimeoutError(f"no answer within {timeout_seconds:g} s")
+        report.error, report.is_connection_error = describe_trouble(settings, gone), True
+    except LOST_REPLY_ERRORS as error:
+        report.error, report.is_connection_error = describe_trouble(settings, error), True
+    except REDIS_ERRORS as error:
+        report.error = describe_trouble(settings, error)
+    finally:
+        await store.aclose()
+    return report
+
+
+async def _look(store: JobStore, report: _Report, search_seconds: float) -> None:
+    observation = await store.observe([])
+    reporting, is_complete = await find_reporting_workers(store, search_seconds)
+    report.workers += await read_workers(store, observation, reporting)
+    if not is_complete:
+        report.notes.append(
+            f"There was no time to look at all keys within {search_seconds:g} s, so RRQ 0.7 workers, which "
+            "have no lease, may be missing here."
+        )
+    report.notes += _describe_fleet(report.workers)
+    try:
+        report.risks += describe_risks(await store.read_server_facts())
+    except LOST_REPLY_ERRORS:
+        raise
+    except REDIS_ERRORS as refusal:
+        report.notes.append(f"Whether Redis may lose jobs could not be checked: {refusal}")
+
+
+def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
+    notes = []
+    legacy = sum(worker.kind is WorkerKind.LEGACY for worker in workers)
+    if legacy:
+        notes.append(
+            f"{legacy} worker(s) without a lease, as of RRQ 0.7: a job in their hands is lost if they "
+            "die, and they know neither draining nor cancelling. Replace them when you can."
+        )
+    lost = sum(worker.kind is WorkerKind.LOST for worker in workers)
+    if lost:
+        notes.append(f"{lost} worker(s) stopped renewing their lease and count as dead.")
+    return notes
+
+
+def _print_report(report: _Report) -> None:
+    if report.error is not None:
+        said = "Redis connection failed" if report.is_connection_error else "An unexpected error occurred"
+        print_note(f"ERROR: {said} during health check: {report.error}")
+        kind = "Redis connection error" if report.is_connection_error else "Unexpected error"
+        print_line(f"Worker Health Check: FAIL - {kind}: {report.error}")
+    elif not report.active:
+        print_line("Worker Health Check: FAIL (No active workers found)")
+    else:
+        print_line(f"Worker Health Check: Found {len(report.active)} active worker(s):")
+        for worker in report.active:
+            _print_worker(worker)
+    for note in report.notes:
+        print_note(f"Note: {note}")
+    for risk in report.risks:
+        print_note(f"WARNING: {risk}")
+    print_line("Health check PASSED." if report.is_healthy else "Health check FAILED.")
+
+
+def _print_worker(worker: SeenWorker) -> None:
+    active_jobs = worker.health.get("active_jobs", worker.busy)
+    print_line(f"  - Worker ID: {worker.worker_id}")
+    print_line(f"    Status: {worker.status}")
+    print_line(f"    Active Jobs: {active_jobs}")
+    print_line(f"    Last Heartbeat: {worker.last_heartbeat}")
+    print_line(f"    TTL: {'no expiry' if worker.ttl_seconds is None else f'{worker.ttl_seconds} seconds'}")
+    if worker.lease_seconds is None:
+        print_line("    Lease: none (RRQ 0.7)")
+    else:
+        print_line(f"    Lease: {worker.lease_seconds:.1f} seconds")
+
+
+def _to_json(report: _Report) -> dict[str, Any]:
+    return {
+        "healthy": report.is_healthy,
+        "error": report.error,
+        "workers": [
+            {
+                "worker_id": worker.worker_id,
+                "kind": worker.kind.value,
+                "status": worker.status,
+                "active_jobs": worker.busy,
+                "last_heartbeat": worker.health.get("timestamp"),
+                "ttl_seconds": worker.ttl_seconds,
+                "lease_seconds": worker.lease_seconds,
+                "pod_uid": worker.pod_uid or None,
+                "queues": worker.queues,
+            }
+            for worker in report.workers
+        ],
+        "rrq_0_7_workers": sum(worker.kind is WorkerKind.LEGACY for worker in report.workers),
+        "risks": report.risks,
+        "notes": report.notes,
+    }

@@ -1,0 +1,117 @@
+"""``rrq dlq list``: the dead letters, newest failure first."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import click
+
+from rrq.commands.formatting import NOTHING, format_time, shorten
+from rrq.commands.job_choice import JobFilter, dlq_name_option
+from rrq.commands.options import (
+    json_option,
+    limit_option,
+    max_scan_option,
+    offset_option,
+    settings_option,
+)
+from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.redis_access import run_with_store
+from rrq.dead_letters import read_dead_letters
+from rrq.store import JobStore
+from rrq.stored_job import StoredJob
+
+_SHOWN_ID_LENGTH = 18
+_SHOWN_ERROR_LENGTH = 50
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass
+class _Found:
+    dlq_name: str
+    jobs: list[StoredJob] = field(default_factory=list)
+    expired: int = 0
+    is_complete: bool = True
+
+
+@click.command("list")
+@click.option("--queue", "queue_name", help="Only jobs that came from this queue.")
+@click.option("--function", "function_name", help="Only jobs of this function.")
+@limit_option
+@offset_option
+@dlq_name_option
+@click.option("--raw", is_flag=True, help="Print one JSON object per job.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=100, show_default=True)
+@max_scan_option
+@settings_option
+@json_option
+def dlq_list(
+    queue_name: str | None,
+    function_name: str | None,
+    limit: int,
+    offset: int,
+    dlq_name: str | None,
+    raw: bool,
+    batch_size: int,
+    max_scan: int,
+    settings_path: str | None,
+    as_json: bool,
+) -> None:
+    """List jobs in the Dead Letter Queue, the newest failure first."""
+    wanted = JobFilter(queue_name, function_name)
+    found = run_with_store(settings_path, lambda store: _find(store, dlq_name, wanted, batch_size, max_scan))
+    page = found.jobs[offset : offset + limit]
+    if as_json:
+        print_json({"dlq": found.dlq_name, "total": len(found.jobs), "jobs": [job.to_json() for job in page]})
+    elif raw:
+        for job in page:
+            print_json(job.to_json())
+    elif not found.jobs:
+        print_line(f"No jobs found in DLQ: {found.dlq_name}")
+    else:
+        _print_page(found, page, offset)
+    if not as_json and not raw:
+        _print_notes(found, max_scan)
+
+
+async def _find(
+    store: JobStore, dlq_name: str | None, wanted: JobFilter, batch_size: int, max_scan: int
+) -> _Found:
+    found = _Found(dlq_name or store.settings.default_dlq_name)
+    seen = 0
+    async for letter in read_dead_letters(store, found.dlq_name, batch_size=batch_size):
+        if max_scan and seen >= max_scan:
+            found.is_complete = False
+            break
+        seen += 1
+        if letter.job is None:
+            found.expired += 1
+        elif wanted.matches(store, letter.job):
+            found.jobs.append(letter.job)
+    # The list is in the order of arrival, which is not quite that of failing.
+    found.jobs.sort(key=lambda job: job.completed_at or _LONG_AGO, reverse=True)
+    return found
+
+
+def _print_page(found: _Found, page: list[StoredJob], offset: int) -> None:
+    columns = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
+    print_table(Table(f"Jobs in DLQ: {found.dlq_name}", columns, [dead_letter_row(job) for job in page]))
+    first = offset + 1 if page else offset
+    print_line(f"Showing {first}-{offset + len(page)} of {len(found.jobs)} jobs")
+
+
+def _print_notes(found: _Found, max_scan: int) -> None:
+    if found.expired:
+        print_note(f"Note: {found.expired} entries are not shown because their jobs have expired.")
+    if not found.is_complete:
+        print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+
+
+def dead_letter_row(job: StoredJob) -> tuple[str, ...]:
+    return (
+        shorten(job.job_id, _SHOWN_ID_LENGTH),
+        job.function_name or NOTHING,
+        job.queue_name or NOTHING,
+        shorten(job.last_error, _SHOWN_ERROR_LENGTH),
+        format_time(job.completed_at),
+        str(job.retries),
+    )

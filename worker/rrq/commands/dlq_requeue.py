@@ -1,0 +1,173 @@
+"""``rrq dlq requeue``: give dead letters a fresh start."""
+
+from dataclasses import dataclass
+
+import click
+
+from rrq.commands.dlq_list import dead_letter_row
+from rrq.commands.job_choice import JobFilter, dlq_name_option
+from rrq.commands.options import json_option, settings_option
+from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.progress import showing_progress
+from rrq.commands.redis_access import run_with_store
+from rrq.commands.refusal import Refusal
+from rrq.dead_letters import (
+    DeadLetter,
+    find_dead_letter,
+    read_dead_letters,
+    requeue_dead_letters,
+)
+from rrq.inspection import in_batches, read_listed_jobs
+from rrq.store import JobStore
+from rrq.stored_job import StoredJob
+
+_READ_BATCH = 200
+# Finding an id may mean walking the whole list, during which Redis does nothing else.
+_REQUEUE_BATCH = 100
+_SHOWN_IN_DRY_RUN = 10
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the user asked for, with the names filled in."""
+
+    dlq_name: str
+    target_queue: str
+    wanted: JobFilter
+    job_id: str | None
+    limit: int | None
+    is_dry_run: bool
+    is_quiet: bool
+
+
+@dataclass(frozen=True)
+class _Done:
+    order: _Order
+    matching: list[StoredJob]
+    requeued: int = 0
+    dropped: int = 0
+    """Entries taken off the list because their jobs had expired."""
+
+
+@click.command("requeue")
+@dlq_name_option
+@click.option("--target-queue", help="Queue to put them into. Default: default_queue_name of the settings.")
+@click.option("--queue", "queue_name", help="Only jobs that came from this queue.")
+@click.option("--function", "function_name", help="Only jobs of this function.")
+@click.option("--job-id", help="Only this job.")
+@click.option("--limit", type=click.IntRange(min=1), help="Most jobs to requeue, the oldest first.")
+@click.option("--all", "take_all", is_flag=True, help="Requeue every job on the list.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be requeued.")
+@settings_option
+@json_option
+def dlq_requeue(
+    dlq_name: str | None,
+    target_queue: str | None,
+    queue_name: str | None,
+    function_name: str | None,
+    job_id: str | None,
+    limit: int | None,
+    take_all: bool,
+    dry_run: bool,
+    settings_path: str | None,
+    as_json: bool,
+) -> None:
+    """Requeue jobs from DLQ back to a live queue, the oldest first, with all their attempts again."""
+    wanted = JobFilter(queue_name, function_name)
+    if not take_all and wanted.is_open and job_id is None:
+        raise Refusal("Error: Must specify --all or at least one filter (--queue, --function, --job-id)")
+
+    async def requeue(store: JobStore) -> _Done:
+        order = _Order(
+            dlq_name or store.settings.default_dlq_name,
+            target_queue or store.settings.default_queue_name,
+            wanted,
+            job_id,
+            limit,
+            dry_run,
+            as_json,
+        )
+        return await _requeue(store, order)
+
+    done = run_with_store(settings_path, requeue)
+    if as_json:
+        print_json(_to_json(done))
+    else:
+        _print(done)
+
+
+async def _requeue(store: JobStore, order: _Order) -> _Done:
+    letters = await _find(store, order)
+    matching = [letter.job for letter in letters if letter.job is not None]
+    if order.is_dry_run or not letters:
+        return _Done(order, matching)
+    if matching and not order.is_quiet:
+        print_line(f"Found {len(matching)} matching jobs to requeue")
+    requeued = 0
+    job_ids = [letter.job_id for letter in letters]
+    with showing_progress("Requeueing", len(job_ids)) as advance:
+        for batch in in_batches(job_ids, _REQUEUE_BATCH):
+            requeued += await requeue_dead_letters(store, order.dlq_name, order.target_queue, batch)
+            advance(len(batch))
+    return _Done(order, matching, requeued, len(letters) - len(matching))
+
+
+async def _find(store: JobStore, order: _Order) -> list[DeadLetter]:
+    """Return the entries to take, oldest first. The ids are fixed before the first one moves.
+
+    A job that fails again at once is back on the list before the end, and must not go round for ever.
+    """
+    if order.job_id is not None:
+        return await _find_one(store, order, order.job_id)
+    matching: list[DeadLetter] = []
+    letters = read_dead_letters(store, order.dlq_name, batch_size=_READ_BATCH, oldest_first=True)
+    async for letter in letters:
+        if _is_wanted(store, order, letter):
+            matching.append(letter)
+            if order.limit is not None and len(matching) == order.limit:
+                break
+    return matching
+
+
+async def _find_one(store: JobStore, order: _Order, job_id: str) -> list[DeadLetter]:
+    if not await find_dead_letter(store, order.dlq_name, job_id):
+        return []
+    letters = [DeadLetter(job_id, job) for job in await read_listed_jobs(store, [job_id])]
+    return [letter for letter in letters if _is_wanted(store, order, letter)]
+
+
+def _is_wanted(store: JobStore, order: _Order, letter: DeadLetter) -> bool:
+    # Without a filter what has expired is wanted too: to be dropped from the list.
+    return order.wanted.is_open if letter.job is None else order.wanted.matches(store, letter.job)
+
+
+def _print(done: _Done) -> None:
+    order, count = done.order, len(done.matching)
+    if count == 0:
+        print_line(f"No matching jobs found in DLQ: {order.dlq_name}")
+    elif order.is_dry_run:
+        print_line(f"DRY RUN: Would requeue {count} jobs")
+        columns = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
+        rows = [dead_letter_row(job) for job in done.matching[:_SHOWN_IN_DRY_RUN]]
+        print_table(Table("Jobs to Requeue (Dry Run)", columns, rows))
+    else:
+        print_line(
+            f"Successfully requeued {done.requeued} jobs from DLQ '{order.dlq_name}' "
+            f"to queue '{order.target_queue}'"
+        )
+        if done.requeued < count:
+            print_note(f"Note: {count - done.requeued} were left alone: they have been enqueued anew.")
+    if done.dropped:
+        print_note(f"Note: {done.dropped} entries were dropped because their jobs had expired.")
+
+
+def _to_json(done: _Done) -> dict[str, object]:
+    return {
+        "dlq": done.order.dlq_name,
+        "target_queue": done.order.target_queue,
+        "dry_run": done.order.is_dry_run,
+        "matching": len(done.matching),
+        "requeued": done.requeued,
+        "dropped": done.dropped,
+        "job_ids": [job.job_id for job in done.matching],
+    }

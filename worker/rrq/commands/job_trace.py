@@ -1,0 +1,88 @@
+"""``rrq job trace``: what happened to a job, in the order in which it happened."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from rrq.commands.formatting import format_duration, format_time
+from rrq.commands.job_choice import read_chosen_job
+from rrq.commands.options import json_option, settings_option
+from rrq.commands.output import Table, print_json, print_line, print_table
+from rrq.commands.redis_access import run_with_store
+from rrq.stored_job import StoredJob
+
+_SHOWN_ID_LENGTH = 8
+_END_BY_STATUS = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened; the time is None where nobody wrote it down."""
+
+    name: str
+    at: datetime | None
+    details: str = ""
+
+
+@click.command("trace")
+@click.argument("job_id", metavar="ID")
+@settings_option
+@json_option
+def job_trace(job_id: str, settings_path: str | None, as_json: bool) -> None:
+    """Show the timeline of a job."""
+    job = run_with_store(settings_path, lambda store: read_chosen_job(store, job_id))
+    events = build_timeline(job)
+    total_seconds = _total_seconds(events)
+    if as_json:
+        timeline = [_to_json(event) for event in events]
+        print_json({"job_id": job_id, "events": timeline, "total_duration_seconds": total_seconds})
+        return
+    rows = [(event.name, format_time(event.at), event.details) for event in events]
+    title = f"Job Timeline: {job_id[:_SHOWN_ID_LENGTH]}..."
+    print_table(Table(title, ("Event", "Time", "Details"), rows))
+    if total_seconds is not None:
+        print_line(f"Total Duration: {format_duration(total_seconds)}")
+
+
+def build_timeline(job: StoredJob) -> list[Event]:
+    """Return what is known to have happened, in time order.
+
+    A job remembers only its latest attempt. Of earlier retries the number is known and not the time;
+    they are listed where they must have been.
+    """
+    created = Event("Created", job.created_at, f"in {job.queue_name or 'the default queue'}")
+    events = [*_retries(job)]
+    if job.started_at is not None:
+        worker = job.fields.get("worker_id")
+        events.append(Event("Started", job.started_at, f"by {worker}" if worker else ""))
+    if job.has_ended:
+        details = job.last_error or "" if job.status == "FAILED" else ""
+        events.append(Event(_END_BY_STATUS[job.status], job.completed_at, details))
+    timed = sorted((event for event in events if event.at is not None), key=lambda event: event.at or _NEVER)
+    untimed = [event for event in events if event.at is None]
+    ended_untimed = [event for event in untimed if event.name in _END_BY_STATUS.values()]
+    return [created, *(event for event in untimed if event not in ended_untimed), *timed, *ended_untimed]
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def _retries(job: StoredJob) -> list[Event]:
+    # The count of a dead-lettered job includes the attempt after which there was no retry.
+    count = max(0, job.retries - 1) if job.status == "FAILED" else job.retries
+    if count == 0:
+        return []
+    earlier = [Event(f"Retry {number}", None) for number in range(1, count)]
+    return [*earlier, Event(f"Retry {count}", job.due_at, job.last_error or "")]
+
+
+def _total_seconds(events: list[Event]) -> float | None:
+    times = [event.at for event in events if event.at is not None]
+    return (max(times) - min(times)).total_seconds() if times else None
+
+
+def _to_json(event: Event) -> dict[str, Any]:
+    at = None if event.at is None else event.at.isoformat()
+    return {"event": event.name, "at": at, "details": event.details}

@@ -1,0 +1,49 @@
+"""The monitor on a terminal: everything fits, whatever the size of the window."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from rrq.commands.formatting import printable
+from rrq.commands.monitor_view import build_header, build_tables
+from rrq.commands.output import Table, build_rich_table
+from rrq.overview import Overview
+
+# Title, header and the lines above, between and below.
+_LINES_AROUND_ROWS = 5
+_HEADER_LINES = 2
+
+
+def build_screen(overview: Overview | None, trouble: str | None, height: int) -> RenderableType:
+    """Return what to draw; ``trouble`` comes first and the last picture stays below it, dimmed."""
+    parts: list[RenderableType] = []
+    if trouble is not None:
+        parts.append(Text(printable(trouble), style="bold red"))
+    if overview is not None:
+        style = "bold" if trouble is None else "dim"
+        parts.append(Text(build_header(overview), style=style))
+        parts += [_fit(table, rows) for table, rows in _share_out(build_tables(overview), height)]
+    return Group(*parts)
+
+
+def _share_out(tables: list[Table], height: int) -> list[tuple[Table, int]]:
+    """Divide the lines of the screen: short tables get what they need, long ones share the rest."""
+    left = max(len(tables), height - _HEADER_LINES - _LINES_AROUND_ROWS * len(tables))
+    shares: dict[str, int] = {}
+    by_length = sorted(tables, key=lambda table: len(table.rows))
+    for number, table in enumerate(by_length):
+        share = max(1, left // (len(by_length) - number))
+        shares[table.title] = min(len(table.rows), share)
+        left -= shares[table.title]
+    return [(table, shares[table.title]) for table in tables]
+
+
+def _fit(table: Table, most_rows: int) -> RichTable:
+    hidden = len(table.rows) - most_rows
+    title = table.title if hidden <= 0 else f"{table.title} ({hidden} more not shown)"
+    drawn = build_rich_table(Table(title, table.columns, table.rows[:most_rows]))
+    # A row is a line: what is too long for the window is cut, not folded.
+    for column in drawn.columns:
+        column.overflow, column.no_wrap = "ellipsis", True
+    drawn.expand = True
+    return drawn

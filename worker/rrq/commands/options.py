@@ -1,0 +1,29 @@
+"""Options that many commands have, spelled and explained once."""
+
+import click
+
+settings_option = click.option(
+    "--settings",
+    "settings_path",
+    metavar="PATH",
+    help="Dotted path of the settings object, such as shop.jobs.settings. Default: RRQ_SETTINGS.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most jobs to show."
+)
+
+offset_option = click.option(
+    "--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Jobs to skip."
+)
+
+
+max_scan_option = click.option(
+    "--max-scan",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="Most jobs to look at; 0 for all.",
+)

@@ -1,0 +1,107 @@
+"""Where the settings of a command come from: an option, the environment, a .env file or defaults."""
+
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rrq.commands.refusal import Refusal
+from rrq.settings import RRQSettings
+
+#: python-dotenv comes with pydantic-settings today, but nothing promises that it always will.
+DOTENV_AVAILABLE = importlib.util.find_spec("dotenv") is not None
+
+PATH_VARIABLE = "RRQ_SETTINGS"
+
+
+class SettingsSource(StrEnum):
+    OPTION = "--settings"
+    VARIABLE = "RRQ_SETTINGS"
+    DOTENV = ".env"
+    DEFAULTS = "defaults"
+
+
+@dataclass(frozen=True)
+class LoadedSettings:
+    """The settings, and what the user has to change to get others."""
+
+    settings: RRQSettings
+    source: SettingsSource
+    path: str | None
+    """Dotted path of the object, or None when it was built from environment and defaults."""
+
+
+def load_settings(path: str | None) -> RRQSettings:
+    """Return the settings for a command; ``path`` is the value of its ``--settings``."""
+    return load_settings_with_source(path).settings
+
+
+def load_settings_with_source(path: str | None) -> LoadedSettings:
+    """Return the settings and where they came from. Raises Refusal when there are none to be had."""
+    from_dotenv = _load_dotenv()
+    if path is not None:
+        return LoadedSettings(_import_settings(path), SettingsSource.OPTION, path)
+    path = os.environ.get(PATH_VARIABLE)
+    if path is not None:
+        source = SettingsSource.DOTENV if PATH_VARIABLE in from_dotenv else SettingsSource.VARIABLE
+        return LoadedSettings(_import_settings(path), source, path)
+    has_values = any(name.upper().startswith("RRQ_") for name in from_dotenv)
+    source = SettingsSource.DOTENV if has_values else SettingsSource.DEFAULTS
+    return LoadedSettings(_build_settings(), source, None)
+
+
+def _load_dotenv() -> set[str]:
+    """Add the variables of the nearest .env upwards; returns those that were not set before."""
+    if not DOTENV_AVAILABLE:
+        return set()
+    from dotenv import find_dotenv, load_dotenv
+
+    before = set(os.environ)
+    file = find_dotenv(usecwd=True)
+    if file:
+        try:
+            load_dotenv(file, override=False)
+        except (OSError, ValueError) as error:
+            raise Refusal(f"ERROR: Could not read {_shown(file)}: {error}") from error
+    return set(os.environ) - before
+
+
+def _import_settings(path: str) -> RRQSettings:
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        settings: Any = getattr(importlib.import_module(module_name), attribute)
+        if not hasattr(settings, "redis_dsn"):
+            raise TypeError(f"it is a {type(settings).__name__}, not an RRQSettings")
+    except ImportError as error:
+        raise Refusal(
+            f"ERROR: Could not import settings object '{path}'. Make sure it is in PYTHONPATH.\n"
+            # The module itself may be there and one that it imports may be missing.
+            f"Cause: {error}"
+        ) from error
+    # A settings module is foreign code and may raise anything.
+    except Exception as error:
+        raise Refusal(f"ERROR: Unexpected error processing settings object '{path}': {error}") from error
+    return settings  # type: ignore[no-any-return]  # whatever the application calls its settings
+
+
+def _build_settings() -> RRQSettings:
+    try:
+        return RRQSettings()
+    except ValidationError as error:
+        # Without the values: one of them may be a DSN with a password.
+        faults = "; ".join(
+            f"RRQ_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors()
+        )
+        raise Refusal(f"ERROR: The environment does not make valid settings. {faults}") from error
+    except ValueError as error:
+        raise Refusal(f"ERROR: The environment does not make valid settings. {error}") from error
+
+
+def _shown(file: str) -> str:
+    """Return the path relative to the working directory where that is shorter."""
+    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

@@ -1,0 +1,105 @@
+"""``rrq worker watch``: one worker that starts anew whenever the source code changes.
+
+The worker runs in a process of its own, because a module that was imported once stays as it was.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from watchfiles import PythonFilter, awatch
+
+from rrq.commands.options import settings_option
+from rrq.commands.redis_access import open_store
+from rrq.commands.refusal import Refusal
+from rrq.commands.settings_loading import load_settings
+
+# Beyond the grace period of its jobs a worker needs a moment to hand back and to say goodbye.
+_STOP_MARGIN_SECONDS = 5.0
+# Code and what configures it. Any file would be too much: a handler that writes into the folder would
+# restart its own worker for ever.
+_CONFIGURATION_FILES = (".env", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".json")
+
+
+@click.command("watch")
+@click.option(
+    "--path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    help="Folder to watch, with everything below it.",
+)
+@click.option("--queue", "queues", multiple=True, help="Queue to serve; may be repeated.")
+@settings_option
+def worker_watch(path: Path, queues: tuple[str, ...], settings_path: str | None) -> None:
+    """Run one worker and restart it gracefully when Python or configuration files change."""
+    settings = load_settings(settings_path)
+    if not settings.job_registry:
+        raise Refusal("ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings.")
+    open_store(settings)  # opens no connection: a DSN that can never work is told in one line
+    options = [f"--settings={settings_path}"] if settings_path else []
+    command = [*options, *(f"--queue={queue}" for queue in queues)]
+    stop_seconds = settings.worker_shutdown_grace_period_seconds + _STOP_MARGIN_SECONDS
+    asyncio.run(_watch(path, _WatchedWorker(command, stop_seconds)))
+
+
+class _WatchedWorker:
+    """The child process; ``start`` and ``stop`` alternate."""
+
+    def __init__(self, options: Sequence[str], stop_seconds: float) -> None:
+        self._command = (sys.executable, "-m", "rrq.commands.watched_worker", *options)
+        self._stop_seconds = stop_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(*self._command)
+        self._watcher = asyncio.create_task(self._tell_end(self._process))
+
+    async def stop(self) -> None:
+        """Let the worker drain; one that does not end in time is killed, and its jobs run again."""
+        process, watcher = self._process, self._watcher
+        if process is None or watcher is None:
+            return
+        watcher.cancel()
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._stop_seconds)
+        except TimeoutError:
+            click.echo(f"The worker did not end within {self._stop_seconds:g} s and is killed.", err=True)
+            process.kill()
+            await process.wait()
+
+    async def _tell_end(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        click.echo(f"The worker ended with exit code {code}. It starts again when a file changes.", err=True)
+
+
+async def _watch(path: Path, worker: _WatchedWorker) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    click.echo(f"Watching {path} for changes. Press Ctrl-C to stop.")
+    files = PythonFilter(extra_extensions=_CONFIGURATION_FILES)
+    await worker.start()
+    try:
+        async for changes in awatch(path, watch_filter=files, stop_event=stopping):
+            click.echo(f"{_describe_changes({file for _, file in changes})} changed, restarting the worker.")
+            await worker.stop()
+            if stopping.is_set():
+                break
+            await worker.start()
+    finally:
+        await worker.stop()
+
+
+def _describe_changes(changed: set[str]) -> str:
+    first = Path(min(changed)).name
+    return first if len(changed) == 1 else f"{first} and {len(changed) - 1} more"
