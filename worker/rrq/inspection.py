@@ -169,6 +169,17 @@ async def read_stored_job(store: JobStore, job_id: str) -> StoredJob | None:
     return parse_stored_job(job_id, fields) if fields else None
 
 
+async def read_stored_jobs(store: JobStore, job_ids: Sequence[str]) -> list[StoredJob]:
+    """Read some jobs with all their fields; those that are gone are left out."""
+
+    def ask(pipe: Any, job_id: str) -> None:
+        pipe.hgetall(store.keys.job_key(job_id))
+
+    replies = await read_in_batches(store, job_ids, ask)
+    pairs = zip(job_ids, replies, strict=True)
+    return [parse_stored_job(job_id, fields) for job_id, fields in pairs if fields]
+
+
 async def read_in_batches(
     store: JobStore, items: Sequence[T], ask: Callable[[Any, T], None], replies_each: int = 1
 ) -> list[Any]:

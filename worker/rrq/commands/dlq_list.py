@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from rrq.commands.formatting import NOTHING, format_time, shorten
+from rrq.commands.formatting import NOTHING, describe_page, format_time, shorten
 from rrq.commands.job_choice import JobFilter, dlq_name_option
 from rrq.commands.options import (
     json_option,
@@ -17,6 +17,7 @@ from rrq.commands.options import (
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import read_dead_letters
+from rrq.inspection import read_stored_jobs
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
 
@@ -29,6 +30,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 class _Found:
     dlq_name: str
     jobs: list[StoredJob] = field(default_factory=list)
+    page: list[StoredJob] = field(default_factory=list)
     expired: int = 0
     is_complete: bool = True
 
@@ -58,18 +60,31 @@ def dlq_list(
 ) -> None:
     """List jobs in the Dead Letter Queue, the newest failure first."""
     wanted = JobFilter(queue_name, function_name)
-    found = run_with_store(settings_path, lambda store: _find(store, dlq_name, wanted, batch_size, max_scan))
-    page = found.jobs[offset : offset + limit]
+
+    async def read(store: JobStore) -> _Found:
+        found = await _find(store, dlq_name, wanted, batch_size, max_scan)
+        found.page = found.jobs[offset : offset + limit]
+        if raw or as_json:
+            found.page = await read_stored_jobs(store, [job.job_id for job in found.page])
+        return found
+
+    found = run_with_store(settings_path, read)
     if as_json:
-        print_json({"dlq": found.dlq_name, "total": len(found.jobs), "jobs": [job.to_json() for job in page]})
+        jobs = [job.to_json() for job in found.page]
+        print_json(
+            {
+                "dlq": found.dlq_name,
+                "total": len(found.jobs),
+                "expired": found.expired,
+                "complete": found.is_complete,
+                "jobs": jobs,
+            }
+        )
     elif raw:
-        for job in page:
-            print_json(job.to_json())
-    elif not found.jobs:
-        print_line(f"No jobs found in DLQ: {found.dlq_name}")
+        for job in found.page:
+            print_json({"id": job.job_id, **job.fields})
     else:
-        _print_page(found, page, offset)
-    if not as_json and not raw:
+        _print_page(found, offset)
         _print_notes(found, max_scan)
 
 
@@ -92,11 +107,14 @@ async def _find(
     return found
 
 
-def _print_page(found: _Found, page: list[StoredJob], offset: int) -> None:
+def _print_page(found: _Found, offset: int) -> None:
+    if not found.jobs:
+        print_line(f"No jobs found in DLQ: {found.dlq_name}")
+        return
+    page = found.page
     columns = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
     print_table(Table(f"Jobs in DLQ: {found.dlq_name}", columns, [dead_letter_row(job) for job in page]))
-    first = offset + 1 if page else offset
-    print_line(f"Showing {first}-{offset + len(page)} of {len(found.jobs)} jobs")
+    print_line(describe_page(offset, len(page), len(found.jobs)))
 
 
 def _print_notes(found: _Found, max_scan: int) -> None:

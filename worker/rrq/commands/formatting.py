@@ -48,6 +48,12 @@ def shorten(text: str | None, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
+def describe_page(offset: int, shown: int, total: int) -> str:
+    if shown == 0:
+        return f"No jobs beyond --offset {offset}; there are {total}"
+    return f"Showing {offset + 1}-{offset + shown} of {total} jobs"
+
+
 def printable(text: str) -> str:
     """Return the text on one line and harmless: job data must not steer the terminal."""
     if text.isprintable():

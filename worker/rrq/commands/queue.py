@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rrq.commands.formatting import NOTHING, format_duration, format_ms, shorten
+from rrq.commands.formatting import NOTHING, describe_page, format_duration, format_ms, shorten
 from rrq.commands.options import json_option, limit_option, offset_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_table
 from rrq.commands.queue_stats import queue_stats
@@ -91,7 +91,7 @@ def _print_page(queue_name: str, page: QueuePage, offset: int) -> None:
     rows = [_entry_row(offset + number, entry) for number, entry in enumerate(page.entries, 1)]
     print_table(Table(f"Jobs in Queue: {queue_name}", columns, rows))
     last = offset + len(rows)
-    print_line(f"Showing {offset + 1 if rows else offset}-{last} of {page.total} jobs")
+    print_line(describe_page(offset, len(rows), page.total))
     if last < page.total:
         print_line(f"Use --offset {last} to see more")
 

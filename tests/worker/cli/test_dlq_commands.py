@@ -1,0 +1,260 @@
+"""`rrq dlq`: jobs that failed for good."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from queue_steps import dead_letters, is_queued, job_fields, ttl_seconds
+from running import run_burst
+
+if TYPE_CHECKING:
+    from commandline import CommandLine
+    from rrq.client import RRQClient
+    from rrq.registry import JobRegistry
+    from rrq.settings import RRQSettings
+    from rrq.store import JobStore
+
+
+async def bury(client: RRQClient, settings: RRQSettings, registry: JobRegistry, *job_ids: str) -> None:
+    """Let jobs fail for good, one after the other; an id may name its queue: mail/job-1."""
+    for name in job_ids:
+        queue, _, job_id = name.rpartition("/")
+        await client.enqueue(
+            "fail", f"order {job_id} is broken", _job_id=job_id, _queue_name=queue or "default"
+        )
+        await run_burst(settings, registry, queues=[queue or "default"])
+
+
+async def test_an_empty_list_says_so(cli: CommandLine) -> None:
+    assert await cli.ok("dlq", "list") == "No jobs found in DLQ: rrq:dlq:default\n"
+    assert await cli.ok("dlq", "list", "--dlq-name", "other") == "No jobs found in DLQ: other\n"
+    assert (await cli.json("dlq", "list"))["jobs"] == []
+    assert await cli.ok("dlq", "list", "--raw") == ""
+
+
+async def test_dead_letters_are_listed_newest_first(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2", "a-job-with-a-very-long-name")
+    lines = (await cli.ok("dlq", "list")).splitlines()
+    assert lines[0] == "Jobs in DLQ: rrq:dlq:default"
+    for column in ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries"):
+        assert column in lines[1]
+    assert [line.split()[0] for line in lines[2:5]] == ["a-job-with-a-very-...", "job-2", "job-1"]
+    assert "order job-2 is broken" in lines[3]
+    assert lines[5] == "Showing 1-3 of 3 jobs"
+
+
+async def test_dead_letters_are_paged_and_filtered(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2", "job-3", "job-4")
+    shown = await cli.ok("dlq", "list", "--limit", "2", "--offset", "1", "--batch-size", "3")
+    assert [line.split()[0] for line in shown.splitlines()[2:4]] == ["job-3", "job-2"]
+    assert "Showing 2-3 of 4 jobs" in shown
+    assert "No jobs beyond --offset 9; there are 4" in await cli.ok("dlq", "list", "--offset", "9")
+    found = await cli.json("dlq", "list", "--queue", "rrq:queue:mail")
+    assert [job["id"] for job in found["jobs"]] == ["job-2"]
+    assert (await cli.json("dlq", "list", "--function", "add"))["total"] == 0
+    assert (await cli.json("dlq", "list", "--function", "fail"))["total"] == 4
+
+
+async def test_raw_is_one_json_object_per_job(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await bury(client, quick, registry, "job-1", "job-2")
+    objects, text = [], await cli.ok("dlq", "list", "--raw")
+    while text.strip():
+        value, end = json.JSONDecoder().raw_decode(text.lstrip())
+        text = text.lstrip()[end:]
+        objects.append(value)
+    assert [job["id"] for job in objects] == ["job-2", "job-1"]
+    assert objects[0]["job_args"] == '["order job-2 is broken"]'
+
+
+async def test_a_missing_completion_time_counts_as_oldest(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "job-2", "job-3")
+    await store.redis.hdel("rrq:job:job-3", "completion_time")
+    await store.redis.hset("rrq:job:job-2", "completion_time", "2020-01-01T00:00:00Z")
+    found = await cli.json("dlq", "list")
+    assert [job["id"] for job in found["jobs"]] == ["job-1", "job-2", "job-3"]
+
+
+async def test_entries_whose_jobs_have_expired_are_counted(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "job-2")
+    await store.redis.delete("rrq:job:job-1")
+    result = await cli.run("dlq", "list")
+    assert "Showing 1-1 of 1 jobs" in result.stdout
+    assert "1 entries are not shown because their jobs have expired" in result.stderr
+    stats = await cli.run("dlq", "stats")
+    assert "of 1 entries only the id is left" in stats.stderr
+
+
+async def test_a_long_list_is_read_up_to_a_limit(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await bury(client, quick, registry, "job-1", "job-2", "job-3")
+    result = await cli.run("dlq", "list", "--max-scan", "2")
+    assert "only 2 jobs were looked at" in result.stderr
+    assert "job-1" not in result.stdout
+    assert (await cli.json("dlq", "stats", "--max-scan", "2"))["complete"] is False
+    assert "only 2 jobs" in (await cli.run("dlq", "stats", "--max-scan", "2")).stderr
+
+
+async def test_statistics_show_what_failures_have_in_common(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    assert await cli.ok("dlq", "stats") == "DLQ 'rrq:dlq:default' is empty\n"
+    await bury(client, quick, registry, "1", "2", "mail/3")
+    shown = await cli.ok("dlq", "stats")
+    for title in (
+        "DLQ Statistics: rrq:dlq:default",
+        "Jobs by Original Queue",
+        "Jobs by Function",
+        "Top Error Patterns",
+    ):
+        assert title in shown
+    assert "Total Jobs       3" in shown
+    assert "Average Retries  1.0" in shown
+    stats = await cli.json("dlq", "stats")
+    assert stats["by_queue"] == {"default": 2, "mail": 1}
+    assert stats["by_function"] == {"fail": 3}
+    assert stats["error_patterns"] == {"order # is broken": 3}
+    assert stats["oldest"] <= stats["newest"]
+
+
+async def test_statistics_survive_records_with_hardly_anything_in_them(
+    cli: CommandLine, store: JobStore
+) -> None:
+    await store.redis.lpush("rrq:dlq:default", "bare", "gone")
+    await store.redis.hset("rrq:job:bare", mapping={"status": "failed", "current_retries": "some"})
+    stats = await cli.json("dlq", "stats")
+    assert stats["error_patterns"] == {"(no error text)": 1}
+    assert (stats["total"], stats["expired"], stats["oldest"]) == (2, 1, None)
+    await store.redis.delete("rrq:job:bare")
+    assert "Average Retries  -" in await cli.ok("dlq", "stats")
+
+
+async def test_a_dead_letter_is_inspected(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("fail", "no such order", _job_id="job-1", _unique_key="order:7")
+    await run_burst(quick, registry)
+    shown = await cli.ok("dlq", "inspect", "job-1")
+    assert shown.startswith("Job Details: job-1\nStatus: FAILED\nFunction: fail\n")
+    assert "Original Queue: rrq:queue:default" in shown
+    assert "Retries: 1 of 1" in shown
+    assert "Failed At: 2" in shown
+    assert 'Arguments: ["no such order"]' in shown
+    assert "Keyword Arguments: {}" in shown
+    assert "Error Information: no such order" in shown
+    assert "Traceback:\n  Traceback (most recent call last):" in shown
+    assert "Unique Key: order:7" in shown
+    assert (await cli.json("dlq", "inspect", "job-1"))["job_args"] == ["no such order"]
+    raw = json.loads(await cli.ok("dlq", "inspect", "job-1", "--raw"))
+    assert raw["job_args"] == '["no such order"]'
+
+
+async def test_crashes_of_a_dead_letter_are_shown(cli: CommandLine, store: JobStore) -> None:
+    fields = {"status": "FAILED", "crash_history": '[{"signal": 9}]'}
+    await store.redis.hset("rrq:job:job-1", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
+    assert 'Crashes: [{"signal": 9}]' in await cli.ok("dlq", "inspect", "job-1")
+
+
+async def test_a_missing_dead_letter_is_named(cli: CommandLine) -> None:
+    assert await cli.refused("dlq", "inspect", "nobody") == "Job nobody not found"
+
+
+async def test_requeueing_needs_to_be_told_what(cli: CommandLine) -> None:
+    complaint = await cli.refused("dlq", "requeue")
+    assert complaint == "Error: Must specify --all or at least one filter (--queue, --function, --job-id)"
+
+
+async def test_requeueing_finds_nothing(cli: CommandLine) -> None:
+    assert await cli.ok("dlq", "requeue", "--all") == "No matching jobs found in DLQ: rrq:dlq:default\n"
+    assert "No matching jobs" in await cli.ok("dlq", "requeue", "--job-id", "nobody")
+    assert (await cli.json("dlq", "requeue", "--all"))["requeued"] == 0
+
+
+async def test_all_dead_letters_run_again(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2")
+    shown = await cli.ok("dlq", "requeue", "--all")
+    assert shown.splitlines() == [
+        "Found 2 matching jobs to requeue",
+        "Successfully requeued 2 jobs from DLQ 'rrq:dlq:default' to queue 'rrq:queue:default'",
+    ]
+    assert await dead_letters(store) == []
+    fields = await job_fields(store, "job-2")
+    assert (fields["status"], fields["current_retries"], fields["queue_name"]) == (
+        "PENDING",
+        "0",
+        "rrq:queue:default",
+    )
+    assert await ttl_seconds(store, "rrq:job:job-2") == -1
+    registry.register("fail", lambda ctx, reason: "mended", replace=True)
+    await run_burst(quick, registry)
+    result = await client.get_job_status("job-2")
+    assert result is not None
+    assert result.result == "mended"
+
+
+async def test_only_chosen_dead_letters_are_requeued(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2", "job-3", "mail/job-4", "mail/job-5")
+    done = await cli.json(
+        "dlq", "requeue", "--queue", "rrq:queue:mail", "--limit", "2", "--target-queue", "slow"
+    )
+    assert (done["requeued"], done["job_ids"]) == (2, ["job-2", "job-4"])
+    assert await is_queued(store, "job-2", "slow")
+    assert await dead_letters(store) == ["job-5", "job-3", "job-1"]
+    await cli.ok("dlq", "requeue", "--job-id", "job-3", "--function", "fail")
+    assert await dead_letters(store) == ["job-5", "job-1"]
+    assert "No matching" in await cli.ok("dlq", "requeue", "--job-id", "job-1", "--function", "add")
+    assert "No matching" in await cli.ok("dlq", "requeue", "--function", "add")
+
+
+async def test_a_dry_run_changes_nothing(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, *(f"job-{number}" for number in range(12)))
+    before = await dead_letters(store)
+    lines = (await cli.ok("dlq", "requeue", "--all", "--dry-run")).splitlines()
+    assert lines[:2] == ["DRY RUN: Would requeue 12 jobs", "Jobs to Requeue (Dry Run)"]
+    assert [line.split()[0] for line in lines[3:]] == [f"job-{number}" for number in range(10)]
+    assert await dead_letters(store) == before
+    assert (await cli.json("dlq", "requeue", "--all", "--dry-run"))["requeued"] == 0
+
+
+async def test_another_dead_letter_queue_is_requeued_by_its_short_name(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    quick.default_dlq_name = "special"
+    await bury(client, quick, registry, "job-1")
+    assert "job-1" in await cli.ok("dlq", "list", "--dlq-name", "special")
+    shown = await cli.ok("dlq", "requeue", "--dlq-name", "special", "--all")
+    assert "from DLQ 'special'" in shown
+    assert await is_queued(store, "job-1")
+
+
+async def test_requeueing_all_drops_what_has_expired_and_leaves_new_lives_alone(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "gone", "again", "job-3")
+    await store.redis.delete("rrq:job:gone")
+    registry.register("fail", lambda ctx, reason: "mended", replace=True)
+    await client.enqueue("fail", "x", _job_id="again")
+    await run_burst(quick, registry)
+    result = await cli.run("dlq", "requeue", "--all")
+    assert "Successfully requeued 1 jobs" in result.stdout
+    assert "1 were left alone" in result.stderr
+    assert "1 entries were dropped" in result.stderr
+    assert await dead_letters(store) == []
+    assert not await is_queued(store, "again")

@@ -1,0 +1,284 @@
+"""`rrq job`: look at single jobs, cancel them, run them once more."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleet import running_worker
+from queue_steps import is_queued, job_fields
+from rrq.job import JobStatus
+from running import run_burst
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from commandline import CommandLine
+    from rrq.client import RRQClient
+    from rrq.registry import JobRegistry
+    from rrq.settings import RRQSettings
+    from rrq.store import JobStore
+
+
+async def test_a_pending_job_is_shown(cli: CommandLine, client: RRQClient) -> None:
+    await client.enqueue("add", 1, "zwei", _job_id="job-1", _unique_key="order:7", speed="[red]fast[/red]")
+    shown = await cli.ok("job", "show", "job-1")
+    assert shown.startswith("Job Information\nJob ID: job-1\nStatus: PENDING\nFunction: add\n")
+    assert 'Arguments: [1, "zwei"]' in shown
+    assert 'Keyword Arguments: {"speed": "[red]fast[/red]"}' in shown
+    assert "Unique Key: order:7" in shown
+
+
+async def test_a_completed_job_is_shown_with_its_result(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("add", 1, 2, _job_id="job-1")
+    await run_burst(settings, registry)
+    shown = await cli.ok("job", "show", "job-1")
+    assert "Status: COMPLETED" in shown
+    assert 'Result: {"sum": 3}' in shown
+    assert "Duration: " in shown
+    described = await cli.json("job", "show", "job-1")
+    assert described["status"] == "COMPLETED"
+    assert described["result"] == {"sum": 3}
+    assert described["job_args"] == [1, 2]
+    assert described["max_retries"] == 5
+
+
+async def test_a_failed_job_is_shown_with_error_and_traceback(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("fail", "no such order", _job_id="job-1")
+    await run_burst(quick, registry)
+    shown = await cli.ok("job", "show", "job-1")
+    assert "Status: FAILED" in shown
+    assert "Error: no such order" in shown
+    assert "Traceback:\n  Traceback (most recent call last):" in shown
+    assert "Retries: 1 of 1" in shown
+
+
+async def test_raw_is_the_stored_hash_as_json(cli: CommandLine, client: RRQClient, store: JobStore) -> None:
+    long_text = "[bold]" + "x" * 500
+    await client.enqueue("add", long_text, _job_id="job-1")
+    raw = json.loads(await cli.ok("job", "show", "job-1", "--raw"))
+    assert raw == await store.get_job("job-1")
+
+
+async def test_a_job_with_lower_case_status_and_broken_fields_is_still_shown(
+    cli: CommandLine, store: JobStore
+) -> None:
+    fields = {"status": "failed", "job_args": "{broken", "enqueue_time": "yesterday", "max_retries": "many"}
+    await store.redis.hset("rrq:job:odd", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
+    shown = await cli.ok("job", "show", "odd")
+    assert "Status: FAILED" in shown
+    assert 'Arguments: "{broken"' in shown
+    described = await cli.json("job", "show", "odd")
+    assert described["status"] == "FAILED"
+    assert described["enqueue_time"] is None
+
+
+async def test_values_that_json_has_not_are_printed_as_text(cli: CommandLine, client: RRQClient) -> None:
+    await client.enqueue("add", float("nan"), [float("inf")], "\ud800", _job_id="job-1")
+    described = await cli.json("job", "show", "job-1")
+    assert described["job_args"] == ["nan", ["inf"], "\ud800"]
+    assert "NaN" in await cli.ok("job", "show", "job-1")
+
+
+async def test_job_data_cannot_steer_the_terminal(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    await client.enqueue("add\x1b[2J", _job_id="job-1")
+    await store.redis.hset("rrq:job:job-1", "last_error", "first\nsecond \x1b]0;gone\x07")
+    for command in (("job", "show", "job-1"), ("job", "list"), ("queue", "inspect", "default")):
+        assert "\x1b" not in await cli.ok(*command)
+    assert "Error:\n  first\n  second \\x1b]0;gone\\x07" in await cli.ok("job", "show", "job-1")
+
+
+@pytest.mark.parametrize("command", ["show", "trace", "replay", "cancel"])
+async def test_a_missing_job_is_named(cli: CommandLine, command: str) -> None:
+    assert await cli.refused("job", command, "nobody") == "Job 'nobody' not found"
+    assert await cli.refused("job", command, "nobody", "--json") == "Job 'nobody' not found"
+
+
+async def test_jobs_are_listed_newest_first(cli: CommandLine, client: RRQClient) -> None:
+    for number in range(5):
+        await client.enqueue("add", _job_id=f"job-{number}")
+    lines = (await cli.ok("job", "list", "--limit", "3")).splitlines()
+    assert lines[0] == "Jobs"
+    for column in ("Job ID", "Function", "Queue", "Status", "Created", "Duration"):
+        assert column in lines[1]
+    assert [line.split()[0] for line in lines[2:5]] == ["job-4", "job-3", "job-2"]
+    assert lines[5] == "Showing 3 of 5 total jobs"
+
+
+async def test_jobs_are_listed_by_status_queue_and_function(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await client.enqueue("add", _job_id="done")
+    await client.enqueue("fail", _job_id="dead")
+    await run_burst(quick, registry)
+    await client.enqueue("add", _job_id="waiting", _queue_name="mail")
+    await store.redis.hset("rrq:job:old", mapping={"status": "retrying", "function_name": "old"})
+
+    async def listed(*options: str) -> set[str]:
+        found = await cli.json("job", "list", *options)
+        assert found["complete"] is True
+        return {job["id"] for job in found["jobs"]}
+
+    assert await listed() == {"done", "dead", "waiting", "old"}
+    assert await listed("--status", "completed") == {"done"}
+    assert await listed("--status", "FAILED") == {"dead"}
+    assert await listed("--status", "retrying") == {"old"}
+    assert await listed("--queue", "rrq:queue:mail") == {"waiting"}
+    assert await listed("--queue", "default") == {"done", "dead", "old"}
+    assert await listed("--function", "add", "--status", "pending") == {"waiting"}
+    assert "No jobs found" in await cli.ok("job", "list", "--function", "none")
+
+
+async def test_no_jobs_is_no_error(cli: CommandLine) -> None:
+    assert await cli.ok("job", "list") == "No jobs found\n"
+    assert await cli.json("job", "list") == {"complete": True, "total": 0, "jobs": []}
+
+
+async def test_a_list_that_stops_early_says_so(cli: CommandLine, client: RRQClient) -> None:
+    for _ in range(450):
+        await client.enqueue("add")
+    result = await cli.run("job", "list", "--max-scan", "400")
+    assert "Showing 20 of 400 total jobs" in result.stdout
+    assert "only 400 jobs were looked at" in result.stderr
+    assert (await cli.json("job", "list", "--max-scan", "0"))["total"] == 450
+
+
+async def test_a_replayed_job_runs_with_the_same_arguments(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("add", 20, 22, _job_id="job-1", _queue_name="mail", _max_retries=2, unit="kg")
+    await run_burst(settings, registry, queues=["mail"])
+    shown = await cli.ok("job", "replay", "job-1")
+    assert shown.startswith("Job replayed with new ID: ")
+    new_id = shown.split()[-1]
+    assert await is_queued(client.job_store, new_id, "mail")
+    await run_burst(settings, registry, queues=["mail"])
+    result = await client.get_job_status(new_id)
+    assert result is not None
+    assert result.result == {"sum": 42, "unit": "kg"}
+    assert (await job_fields(client.job_store, new_id))["max_retries"] == "2"
+
+
+async def test_a_replay_may_go_to_another_queue(cli: CommandLine, client: RRQClient) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    replayed = await cli.json("job", "replay", "job-1", "--queue", "slow")
+    assert replayed["queue"] == "slow"
+    assert await is_queued(client.job_store, replayed["job_id"], "slow")
+
+
+async def test_a_job_whose_arguments_cannot_be_read_is_not_replayed(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    await store.redis.hset("rrq:job:job-1", "job_args", "{broken")
+    assert "the field job_args is not JSON" in await cli.refused("job", "replay", "job-1")
+
+
+async def test_a_pending_job_is_cancelled(cli: CommandLine, client: RRQClient, store: JobStore) -> None:
+    await client.enqueue("add", _job_id="job-1", _unique_key="order:7")
+    assert await cli.ok("job", "cancel", "job-1") == "Job 'job-1' cancelled successfully\n"
+    assert not await is_queued(store, "job-1")
+    assert (await job_fields(store, "job-1"))["status"] == "CANCELLED"
+    assert await store.get_unique_lock_holder("order:7") is None
+    complaint = await cli.refused("job", "cancel", "job-1")
+    assert complaint == "Can only cancel pending jobs. Job is currently: CANCELLED"
+
+
+async def test_a_job_that_an_old_tool_requeued_is_cancelled_too(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    await store.redis.hset("rrq:job:job-1", "status", "pending")
+    assert await cli.json("job", "cancel", "job-1") == {
+        "job_id": "job-1",
+        "cancelled": True,
+        "worker_told": False,
+    }
+
+
+async def test_a_finished_job_is_not_cancelled(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    await run_burst(settings, registry)
+    complaint = await cli.refused("job", "cancel", "job-1")
+    assert complaint == "Can only cancel pending jobs. Job is currently: COMPLETED"
+
+
+async def test_a_running_job_is_cancelled_by_its_worker(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("hold", _job_id="job-1")
+    async with running_worker(settings, registry):
+
+        async def status() -> JobStatus | None:
+            seen = await client.get_job_status("job-1")
+            return seen.status if seen else None
+
+        async def is_active() -> bool:
+            return await status() is JobStatus.ACTIVE
+
+        async def is_cancelled() -> bool:
+            return await status() is JobStatus.CANCELLED
+
+        await eventually(is_active)
+        shown = await cli.ok("job", "cancel", "job-1")
+        assert shown == "Job 'job-1' is running; its worker was told to cancel it\n"
+        await eventually(is_cancelled, message="the worker did not cancel the job")
+
+
+async def test_a_job_on_an_old_worker_cannot_be_cancelled(cli: CommandLine, store: JobStore) -> None:
+    await store.redis.hset("rrq:job:job-1", mapping={"status": "ACTIVE", "function_name": "add"})
+    complaint = await cli.refused("job", "cancel", "job-1")
+    assert complaint.startswith("Can only cancel pending jobs. Job is currently: ACTIVE")
+    assert "RRQ 0.7" in complaint
+
+
+async def test_a_pending_job_that_is_in_no_queue_is_explained(cli: CommandLine, store: JobStore) -> None:
+    await store.redis.hset("rrq:job:lost", mapping={"status": "PENDING", "queue_name": "mail"})
+    assert await cli.refused("job", "cancel", "lost") == "Failed to remove job from queue"
+    await store.redis.hset("rrq:job:bare", mapping={"status": "PENDING", "function_name": "add"})
+    assert await cli.refused("job", "cancel", "bare") == "Job has no associated queue"
+
+
+async def test_the_timeline_of_a_failed_job_is_in_time_order(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    settings.base_retry_delay_seconds = 0.01
+    settings.worker_burst_linger_seconds = 0.3
+    await client.enqueue("fail", _job_id="job-number-1", _max_retries=3)
+    await run_burst(settings, registry)
+    lines = (await cli.ok("job", "trace", "job-number-1")).splitlines()
+    assert lines[0] == "Job Timeline: job-numb..."
+    events = [line.split("  ")[0] for line in lines[2:-1]]
+    assert events == ["Created", "Retry 1", "Retry 2", "Started", "Failed"]
+    assert lines[-1].startswith("Total Duration: ")
+    trace = await cli.json("job", "trace", "job-number-1")
+    times = [event["at"] for event in trace["events"] if event["at"]]
+    assert times == sorted(times)
+    assert trace["total_duration_seconds"] > 0
+
+
+async def test_the_timeline_of_a_finished_job(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    pending = await cli.json("job", "trace", "job-1")
+    assert [event["event"] for event in pending["events"]] == ["Created"]
+    await run_burst(settings, registry)
+    trace = await cli.json("job", "trace", "job-1")
+    assert [event["event"] for event in trace["events"]] == ["Created", "Started", "Completed"]
+
+
+async def test_a_timeline_without_times_has_no_duration(cli: CommandLine, store: JobStore) -> None:
+    await store.redis.hset("rrq:job:job-1", mapping={"status": "CANCELLED", "function_name": "add"})
+    shown = await cli.ok("job", "trace", "job-1")
+    assert "Cancelled" in shown
+    assert "Total Duration" not in shown
