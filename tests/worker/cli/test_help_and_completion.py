@@ -1,0 +1,85 @@
+"""What the command line says about itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rrq.cli import rrq
+
+HELP = {
+    (): "RRQ: Reliable Redis Queue",
+    ("worker",): "Manage RRQ workers",
+    ("worker", "run"): "Run one worker process",
+    ("worker", "watch"): "restart it gracefully",
+    ("check",): "health check",
+    ("queue",): "Manage and inspect queues",
+    ("queue", "list"): "List all active queues",
+    ("queue", "stats"): "Show detailed statistics",
+    ("job",): "Inspect and manage jobs",
+    ("job", "show"): "Show detailed information",
+    ("job", "list"): "List jobs with filters",
+    ("dlq",): "Manage Dead Letter Queue (DLQ) jobs",
+    ("dlq", "list"): "List jobs in the Dead Letter Queue",
+    ("dlq", "stats"): "Show DLQ statistics and error patterns",
+    ("dlq", "requeue"): "Requeue jobs from DLQ back to a live queue",
+    ("monitor",): "monitoring dashboard",
+    ("debug",): "Debug and testing tools",
+    ("debug", "generate-jobs"): "Generate fake jobs",
+    ("completion",): "fish/completions/rrq.fish",
+}
+
+
+@pytest.mark.parametrize(("command", "phrase"), HELP.items(), ids=lambda value: " ".join(value) or "rrq")
+def test_help_says_what_a_command_does(command: tuple[str, ...], phrase: str) -> None:
+    result = CliRunner().invoke(rrq, [*command, "-h"])
+    assert result.exit_code == 0
+    assert phrase in result.output
+
+
+def test_all_groups_are_listed() -> None:
+    shown = CliRunner().invoke(rrq, ["--help"]).output
+    for name in ("worker", "check", "queue", "job", "dlq", "monitor", "debug", "completion"):
+        assert f"\n  {name} " in shown
+
+
+@pytest.mark.parametrize("arguments", [[], ["stats"], ["queue"], ["job", "show"], ["worker", "nothing"]])
+def test_usage_errors_exit_with_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(rrq, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_names_our_variable(shell: str) -> None:
+    result = CliRunner().invoke(rrq, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_RRQ_COMPLETE" in result.output
+
+
+def test_an_unknown_shell_is_a_usage_error() -> None:
+    assert CliRunner().invoke(rrq, ["completion", "tcsh"]).exit_code == 2
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
+def test_bash_completes_commands(tmp_path: Path) -> None:
+    script = tmp_path / "rrq"
+    script.write_text(CliRunner().invoke(rrq, ["completion", "bash"]).output)
+    # What bash does when TAB is pressed after "rrq dlq re".
+    ask = (
+        f"source {script}; COMP_WORDS=(rrq dlq re); COMP_CWORD=2; _rrq_completion rrq; echo ${{COMPREPLY[*]}}"
+    )
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["bash", "-c", ask],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.strip() == "requeue", done.stderr

@@ -1,0 +1,141 @@
+"""Where a command takes its settings from, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rrq.commands import settings_loading
+from rrq.commands.refusal import Refusal
+from rrq.commands.settings_loading import SettingsSource, load_settings, load_settings_with_source
+from rrq.settings import RRQSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder without a .env, and an environment that is put back afterwards."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    def write(name: str, source: str) -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return name
+
+    return write
+
+
+SETTINGS = "from rrq import RRQSettings\nsettings = RRQSettings(redis_dsn='redis://{host}/0')\n"
+
+
+def test_defaults_come_last() -> None:
+    loaded = load_settings_with_source(None)
+    assert (loaded.source, loaded.path) == (SettingsSource.DEFAULTS, None)
+    assert loaded.settings == RRQSettings()
+
+
+def test_the_environment_applies_to_defaults() -> None:
+    os.environ["RRQ_REDIS_DSN"] = "redis://from-environment/0"
+    assert load_settings(None).redis_dsn == "redis://from-environment/0"
+
+
+def test_the_option_beats_the_variable(write_module: Callable[[str, str], str]) -> None:
+    write_module("shop_a", SETTINGS.format(host="a"))
+    write_module("shop_b", SETTINGS.format(host="b"))
+    os.environ["RRQ_SETTINGS"] = "shop_b.settings"
+    loaded = load_settings_with_source("shop_a.settings")
+    assert (loaded.source, loaded.path) == (SettingsSource.OPTION, "shop_a.settings")
+    assert loaded.settings is sys.modules["shop_a"].settings
+    loaded = load_settings_with_source(None)
+    assert (loaded.source, loaded.settings.redis_dsn) == (SettingsSource.VARIABLE, "redis://b/0")
+
+
+def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text("RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\n")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    os.environ["RRQ_REDIS_DSN"] = "redis://environment/0"
+    loaded = load_settings_with_source(None)
+    assert loaded.source is SettingsSource.DOTENV
+    assert loaded.settings.redis_dsn == "redis://environment/0"
+    assert loaded.settings.worker_concurrency == 7
+
+
+def test_a_dotenv_file_without_our_variables_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("DATABASE=elsewhere\n")
+    assert load_settings_with_source(None).source is SettingsSource.DEFAULTS
+
+
+def test_a_dotenv_file_may_name_the_settings(tmp_path: Path, write_module: Callable[[str, str], str]) -> None:
+    write_module("shop_c", SETTINGS.format(host="c"))
+    (tmp_path / ".env").write_text("RRQ_SETTINGS=shop_c.settings\n")
+    loaded = load_settings_with_source(None)
+    assert (loaded.source, loaded.path) == (SettingsSource.DOTENV, "shop_c.settings")
+
+
+def test_without_dotenv_the_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_loading.DOTENV_AVAILABLE is True
+    monkeypatch.setattr(settings_loading, "DOTENV_AVAILABLE", False)
+    (tmp_path / ".env").write_text("RRQ_WORKER_CONCURRENCY=7\n")
+    assert load_settings_with_source(None).source is SettingsSource.DEFAULTS
+
+
+def test_a_dotenv_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"RRQ_KEY_PREFIX=\xff\xfe\n")
+    with pytest.raises(Refusal, match=r"ERROR: Could not read \.env: "):
+        load_settings(None)
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(Refusal) as refusal:
+        load_settings("no_such_shop.settings")
+    lines = refusal.value.message.splitlines()
+    assert lines[0] == (
+        "ERROR: Could not import settings object 'no_such_shop.settings'. Make sure it is in PYTHONPATH."
+    )
+    assert lines[1] == "Cause: No module named 'no_such_shop'"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("shop_d.nothing", "module 'shop_d' has no attribute 'nothing'"),
+        ("settings", "Empty module name"),
+        ("shop_d.number", "it is a int, not an RRQSettings"),
+        ("shop_e.settings", "division by zero"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_explained(
+    path: str, reason: str, write_module: Callable[[str, str], str]
+) -> None:
+    write_module("shop_d", "number = 5\n")
+    write_module("shop_e", "1 / 0\n")
+    with pytest.raises(Refusal) as refusal:
+        load_settings(path)
+    assert refusal.value.message == (f"ERROR: Unexpected error processing settings object '{path}': {reason}")
+
+
+def test_variables_that_make_no_settings_are_named_without_their_values() -> None:
+    os.environ["RRQ_WORKER_CONCURRENCY"] = "secret-ish"
+    with pytest.raises(Refusal, match="RRQ_WORKER_CONCURRENCY: Input should be a valid integer") as refusal:
+        load_settings(None)
+    assert "secret-ish" not in refusal.value.message
+
+
+def test_a_variable_that_is_no_json_is_named() -> None:
+    os.environ["RRQ_CRON_JOBS"] = "{broken"
+    with pytest.raises(Refusal, match="cron_jobs"):
+        load_settings(None)

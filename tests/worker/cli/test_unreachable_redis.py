@@ -1,0 +1,105 @@
+"""A Redis that cannot be used is one clear line and exit code 1, whatever the command."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commandline import CommandLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rrq.embedded import EmbeddedRedis
+    from rrq.store import JobStore
+
+COMMANDS = [
+    ("queue", "list"),
+    ("queue", "stats"),
+    ("queue", "inspect", "default"),
+    ("job", "list"),
+    ("job", "show", "x"),
+    ("job", "trace", "x"),
+    ("job", "replay", "x"),
+    ("job", "cancel", "x"),
+    ("dlq", "list"),
+    ("dlq", "stats"),
+    ("dlq", "inspect", "x"),
+    ("dlq", "requeue", "--all"),
+    ("monitor",),
+    ("debug", "generate-jobs", "--json"),
+    ("debug", "generate-workers", "--json"),
+    ("debug", "submit", "f"),
+    ("debug", "clear"),
+    ("debug", "stress-test", "--json"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+async def test_an_unreachable_redis_is_named(command: tuple[str, ...]) -> None:
+    complaint = await CommandLine("redis://me:secret@127.0.0.1:1/0").refused(*command)
+    assert complaint.startswith("ERROR: Redis at redis://***@127.0.0.1:1/0 could not be reached: ")
+    assert "Check redis_dsn (RRQ_REDIS_DSN)" in complaint
+    assert "\n" not in complaint
+    assert "secret" not in complaint
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("check",)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("dsn", "shown"),
+    [
+        ("http://me:secret@host", "has the scheme 'http'"),
+        ("redis://:sec/ret@host:6379/0", "is not the address of a Redis"),
+    ],
+)
+async def test_an_address_that_can_never_work_is_refused(
+    command: tuple[str, ...], dsn: str, shown: str
+) -> None:
+    complaint = await CommandLine(dsn).refused(*command)
+    assert complaint.startswith("ERROR: redis_dsn '")
+    assert shown in complaint
+    assert "\n" not in complaint
+    assert "sec" not in complaint
+
+
+@pytest.mark.parametrize("command", ["run", "watch"])
+async def test_workers_refuse_such_an_address_too(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / f"unreachable_{command}.py"
+    module.write_text(
+        "from rrq import JobRegistry, RRQSettings\nsettings = RRQSettings(job_registry=JobRegistry())"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    cli = CommandLine("redis://:sec/ret@host:6379/0")
+    complaint = await cli.refused("worker", command, "--settings", f"{module.stem}.settings")
+    assert complaint.startswith("ERROR: redis_dsn 'redis://***@host:6379/0' is not the address of a Redis")
+
+
+async def test_a_wrong_password_is_told(own_redis: EmbeddedRedis) -> None:
+    dsn = own_redis.dsn.replace("redis://", "redis://nobody:wrong-secret@")
+    complaint = await CommandLine(dsn).refused("queue", "list")
+    assert "invalid username-password pair" in complaint
+    assert "wrong-secret" not in complaint
+
+
+async def test_a_refused_command_is_told(cli: CommandLine, store: JobStore) -> None:
+    await store.redis.set("rrq:queue:default", "not a queue")
+    complaint = await cli.refused("queue", "inspect", "default")
+    assert "refused a command: " in complaint
+    assert "WRONGTYPE" in complaint
+    assert "\n" not in complaint
+
+
+async def test_a_redis_that_goes_away_in_mid_command_is_told() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        complaint = await CommandLine(f"redis://127.0.0.1:{port}/0").refused("job", "list")
+    assert "could not be reached" in complaint
