@@ -1,0 +1,198 @@
+"""`rrq monitor`: queues, workers, pods and dead letters, live in a terminal and once in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commandline import CommandLine, terminal
+from fleet import running_worker
+from queue_steps import ask, end_lease, start_worker
+from rrq.client import RRQClient
+from rrq.settings import RRQSettings
+from running import run_burst
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from commandline import Terminal
+    from rrq.embedded import EmbeddedRedis
+    from rrq.registry import JobRegistry
+    from rrq.store import JobStore
+
+
+async def test_a_snapshot_shows_everything(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await client.enqueue("fail", "no such order", _job_id="dead-1")
+    await run_burst(quick, registry)
+    await client.enqueue("add", _queue_name="mail")
+    await client.enqueue("add", _queue_name="mail", _defer_by=100)
+    await start_worker(store, "worker-a", pod_uid="pod-1")
+    await start_worker(store, "worker-b", pod_uid="pod-1")
+    await start_worker(store, "worker-c", pod_uid="pod-2")
+    await store.set_drain("pod-2")
+    await store.set_worker_health("old-1", {"status": "running", "active_jobs": 2, "queues": ["mail"]}, 60)
+    shown = await cli.ok("monitor")
+    assert "1 jobs due, 2 running on 4 workers, 1 dead letters" in shown.splitlines()[0]
+    for line in ("Queues", "Workers", "Pools", "Dead Letters: 1"):
+        assert f"\n\n{line}\n" in shown
+    assert "RRQ 0.7" in shown
+    assert "no such order" in shown
+    seen = await cli.json("monitor")
+    assert seen["queues"]["mail"]["due"] == 1
+    assert seen["queues"]["mail"]["scheduled"] == 1
+    assert seen["queues"]["default"]["due"] == 0
+    workers = {worker["worker_id"]: worker for worker in seen["workers"]}
+    assert workers["worker-a"]["capacity"] == 10
+    assert workers["worker-c"]["draining"] is True
+    assert (workers["old-1"]["kind"], workers["old-1"]["busy"]) == ("rrq-0.7", 2)
+    pods = {pod["pod_uid"]: pod for pod in seen["pods"]}
+    assert (pods["pod-1"]["workers"], pods["pod-1"]["capacity"], pods["pod-1"]["draining"]) == (2, 20, False)
+    assert pods["pod-2"]["draining"] is True
+    assert pods[None]["workers"] == 1
+    assert seen["dead_letters"]["newest"][0]["job"]["last_error"] == "no such order"
+
+
+async def test_a_snapshot_of_an_empty_redis(cli: CommandLine) -> None:
+    shown = await cli.ok("monitor")
+    assert "0 jobs due, 0 running on 0 workers, 0 dead letters" in shown
+    assert list((await cli.json("monitor"))["queues"]) == ["default"]
+
+
+async def test_a_snapshot_of_chosen_queues(cli: CommandLine, client: RRQClient) -> None:
+    for name in ("one", "two", "three"):
+        await client.enqueue("add", _queue_name=name)
+    seen = await cli.json("monitor", "--queues", "one", "--queues", "rrq:queue:two")
+    assert set(seen["queues"]) == {"one", "two"}
+
+
+async def test_lost_workers_and_expired_dead_letters_are_told(cli: CommandLine, store: JobStore) -> None:
+    await start_worker(store, "worker-a")
+    await end_lease(store, "worker-a")
+    for number in range(12):
+        await store.redis.lpush("rrq:dlq:default", f"gone-{number}")
+    seen = await cli.json("monitor")
+    assert [(worker["kind"], worker["status"]) for worker in seen["workers"]] == [("lost", "lost")]
+    assert seen["pods"] == []
+    assert len(seen["dead_letters"]["newest"]) == 10
+    assert "(the job has expired)" in await cli.ok("monitor")
+
+
+async def test_in_a_pipe_it_is_a_process_that_ends(cli: CommandLine, client: RRQClient) -> None:
+    await client.enqueue("add", _queue_name="mail")
+    process = cli.process("monitor", "--json")
+    out, _ = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0
+    assert json.loads(out)["queues"]["mail"]["due"] == 1
+
+
+async def shows(screen: Terminal, text: str, timeout_seconds: float = 15.0) -> None:
+    await eventually(lambda: text in screen.text, timeout_seconds, f"{text!r} was not shown")
+
+
+async def test_in_a_terminal_it_is_live_until_ctrl_c(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    with terminal(cli.environment, "monitor", "--refresh", "0.1") as screen:
+        await shows(screen, "0 jobs due, 0 running on 0 workers")
+        await client.enqueue("hold")
+        await shows(screen, "1 jobs due")
+        async with running_worker(settings, registry) as worker:
+            await shows(screen, "1 running on 1 workers")
+            await shows(screen, worker.worker_id[:12])
+        screen.press_ctrl_c()
+        assert await asyncio.to_thread(screen.wait) == 0
+    assert "Traceback" not in screen.text
+    # The other screen of the terminal is left again, and the cursor is back.
+    assert screen.raw.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in screen.raw
+
+
+async def test_it_follows_the_size_of_the_window(cli: CommandLine, store: JobStore) -> None:
+    for number in range(30):
+        await start_worker(store, f"worker-{number:02d}", pod_uid=f"pod-{number:02d}")
+    with terminal(cli.environment, "monitor", "--refresh", "0.1", rows=60, columns=140) as screen:
+        await shows(screen, "Workers (")
+        await eventually(lambda: _widest(screen) == 140)
+        screen.resize(30, 70)
+
+        def is_small() -> bool:
+            screen.forget()
+            return False
+
+        await asyncio.sleep(0.3)
+        is_small()
+        await eventually(lambda: _widest(screen) == 70, message="the picture did not become smaller")
+        assert "more not shown" in screen.text
+        screen.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(screen.wait) == 0
+
+
+def _widest(screen: Terminal) -> int:
+    return max((len(line) for line in screen.text.splitlines()), default=0)
+
+
+async def test_it_survives_redis_going_away(own_redis: EmbeddedRedis) -> None:
+    settings = RRQSettings(redis_dsn=own_redis.dsn)
+    client = RRQClient(settings)
+    await client.enqueue("add", _queue_name="mail")
+    with terminal({"RRQ_REDIS_DSN": own_redis.dsn}, "monitor", "--refresh", "0.1", columns=200) as screen:
+        await shows(screen, "1 jobs due")
+        own_redis.kill()
+        await shows(screen, "No picture since")
+        screen.forget()
+        await shows(screen, "could not be reached")
+        assert "1 jobs due" in screen.text
+        own_redis.start()
+        screen.forget()
+        await shows(screen, "0 jobs due")
+        screen.press_ctrl_c()
+        assert await asyncio.to_thread(screen.wait) == 0
+    await client.close()
+
+
+async def test_it_starts_before_redis_does(own_redis: EmbeddedRedis) -> None:
+    own_redis.kill()
+    with terminal({"RRQ_REDIS_DSN": own_redis.dsn}, "monitor", "--refresh", "0.1") as screen:
+        await shows(screen, "No picture since")
+        own_redis.start()
+        await shows(screen, "0 jobs due")
+        screen.press_ctrl_c()
+        assert await asyncio.to_thread(screen.wait) == 0
+
+
+async def test_a_redis_that_hangs_does_not_hold_up_ctrl_c(own_redis: EmbeddedRedis) -> None:
+    with terminal({"RRQ_REDIS_DSN": own_redis.dsn}, "monitor", "--refresh", "0.1") as screen:
+        await shows(screen, "0 jobs due")
+        own_redis.pause()
+        await asyncio.sleep(0.5)
+        screen.press_ctrl_c()
+        assert await asyncio.to_thread(screen.wait, 3.0) == 0
+    own_redis.resume()
+
+
+@pytest.mark.parametrize("refresh", ["0", "-1"])
+async def test_a_refresh_without_pause_is_a_usage_error(cli: CommandLine, refresh: str) -> None:
+    assert (await cli.run("monitor", "--refresh", refresh)).exit_code == 2
+
+
+async def test_tables_and_panels_have_boxes_on_a_terminal(cli: CommandLine, client: RRQClient) -> None:
+    await client.enqueue("add", "[bold]text[/bold]", _job_id="job-1")
+    for command, expected in (
+        (("queue", "list"), "Active Queues"),
+        (("job", "show", "job-1"), "[bold]text[/bold]"),
+        (("debug", "generate-jobs", "--count", "5"), "Generated 5 fake jobs"),
+    ):
+        with terminal(cli.environment, *command) as screen:
+            assert await asyncio.to_thread(screen.wait) == 0
+        assert expected in screen.text
+        if command[0] != "debug":
+            assert "─" in screen.text
+
+
+async def test_a_drained_snapshot_needs_no_registry(store: JobStore, cli: CommandLine) -> None:
+    await ask(store, "ZADD", store.keys.active_queues, 1, "rrq:queue:served")
+    assert set((await cli.json("monitor"))["queues"]) == {"default", "served"}
