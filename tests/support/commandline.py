@@ -75,7 +75,7 @@ class CommandLine:
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | extra
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
 
 
 class Terminal:

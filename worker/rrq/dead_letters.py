@@ -11,6 +11,8 @@ from rrq.scripts import load_script
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob, decode
 
+_ENTRIES_PER_ROUND_TRIP = 200
+
 
 @dataclass(frozen=True)
 class DeadLetter:
@@ -24,35 +26,68 @@ async def count_dead_letters(store: JobStore, dlq_name: str) -> int:
     return int(await store.redis.llen(store.keys.dlq_key(dlq_name)))
 
 
-async def find_dead_letter(store: JobStore, dlq_name: str, job_id: str) -> bool:
-    """Tell whether a job is on the list."""
+async def find_dead_letter(store: JobStore, dlq_name: str, job_id: str) -> DeadLetter | None:
+    """Return the entry of one job, or None when it is not on the list."""
     position = await store.redis.lpos(store.keys.dlq_key(dlq_name), job_id)
-    return position is not None
+    return None if position is None else (await _read_letters(store, [job_id]))[0]
 
 
-async def read_dead_letters(
-    store: JobStore, dlq_name: str, *, batch_size: int, oldest_first: bool = False
-) -> AsyncIterator[DeadLetter]:
-    """Yield the list, newest first unless told otherwise, ``batch_size`` jobs per round trip.
+async def read_newest_dead_letters(store: JobStore, dlq_name: str, most: int) -> list[DeadLetter]:
+    """Return the ``most`` newest entries."""
+    page = await store.redis.lrange(store.keys.dlq_key(dlq_name), 0, most - 1)
+    return await _read_letters(store, [decode(entry) for entry in page])
+
+
+class DeadLetterScan:
+    """Goes through a list, newest first unless told otherwise, at most ``most`` entries (0 for all).
 
     From the old end the positions hold still while jobs die; from the new end they shift, so ids that
     were seen are left out.
     """
-    key, position, seen = store.keys.dlq_key(dlq_name), 0, set[str]()
-    while True:
-        first, last = position, position + batch_size - 1
-        if oldest_first:
+
+    def __init__(
+        self,
+        store: JobStore,
+        dlq_name: str,
+        *,
+        most: int = 0,
+        batch_size: int = _ENTRIES_PER_ROUND_TRIP,
+        oldest_first: bool = False,
+    ) -> None:
+        self._store = store
+        self._key = store.keys.dlq_key(dlq_name)
+        self._most = most
+        self._batch_size = batch_size
+        self._oldest_first = oldest_first
+        self.is_complete = True
+        """False once the scan has stopped at its limit with more entries to see."""
+
+    async def __aiter__(self) -> AsyncIterator[DeadLetter]:
+        seen: set[str] = set()
+        position = 0
+        while page := await self._read_page(position):
+            position += self._batch_size
+            fresh = [job_id for job_id in dict.fromkeys(page) if job_id not in seen]
+            if self._most and len(seen) + len(fresh) > self._most:
+                self.is_complete = False
+                fresh = fresh[: self._most - len(seen)]
+            seen.update(fresh)
+            for letter in await _read_letters(self._store, fresh):
+                yield letter
+            if not self.is_complete:
+                return
+
+    async def _read_page(self, position: int) -> list[str]:
+        first, last = position, position + self._batch_size - 1
+        if self._oldest_first:
             first, last = -last - 1, -first - 1
-        page = await store.redis.lrange(key, first, last)
-        if not page:
-            return
-        job_ids = [decode(entry) for entry in (reversed(page) if oldest_first else page)]
-        fresh = [job_id for job_id in dict.fromkeys(job_ids) if job_id not in seen]
-        seen.update(fresh)
-        jobs = await read_listed_jobs(store, fresh)
-        for job_id, job in zip(fresh, jobs, strict=True):
-            yield DeadLetter(job_id, job)
-        position += batch_size
+        page = [decode(entry) for entry in await self._store.redis.lrange(self._key, first, last)]
+        return page[::-1] if self._oldest_first else page
+
+
+async def _read_letters(store: JobStore, job_ids: Sequence[str]) -> list[DeadLetter]:
+    jobs = await read_listed_jobs(store, job_ids)
+    return [DeadLetter(*letter) for letter in zip(job_ids, jobs, strict=True)]
 
 
 async def requeue_dead_letters(

@@ -117,9 +117,12 @@ async def find_queue_names(store: JobStore) -> AsyncIterator[str]:
         yield store.keys.queue_name(key)
 
 
-async def read_served_queue_names(store: JobStore) -> set[str]:
-    """Return the short names of queues that workers have served lately, empty or not."""
-    members = await store.redis.zrange(store.keys.active_queues, 0, -1)
+async def read_served_queue_names(store: JobStore, max_age_seconds: float | None = None) -> set[str]:
+    """Return the short names of queues that workers have served, ever or lately, empty or not."""
+    oldest: float | str = "-inf"
+    if max_age_seconds is not None:
+        oldest = (await store.read_time()).timestamp() - max_age_seconds
+    members = await store.redis.zrangebyscore(store.keys.active_queues, oldest, "+inf")
     return {store.keys.queue_name(decode(member)) for member in members}
 
 

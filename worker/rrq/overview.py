@@ -12,7 +12,7 @@ from enum import StrEnum
 from time import monotonic
 from typing import Any
 
-from rrq.dead_letters import DeadLetter, count_dead_letters, read_dead_letters
+from rrq.dead_letters import DeadLetter, count_dead_letters, read_newest_dead_letters
 from rrq.inspection import (
     collect_within,
     find_keys,
@@ -28,6 +28,8 @@ from rrq.store import JobStore
 _DISCOVERY_INTERVAL_SECONDS = 15.0
 _DISCOVERY_SECONDS = 2.0
 _NEWEST_DEAD_LETTERS = 10
+# The books on served queues are never cleared; a live view shows what is served now.
+_SERVED_SECONDS = 300.0
 
 
 class WorkerKind(StrEnum):
@@ -105,11 +107,7 @@ class OverviewReader:
         store, dlq_name = self._store, self._store.settings.default_dlq_name
         observation = await store.observe(sorted(self._chosen or self._found))
         workers = await read_workers(store, observation, self._health_ids)
-        newest = []
-        async for letter in read_dead_letters(store, dlq_name, batch_size=_NEWEST_DEAD_LETTERS):
-            newest.append(letter)
-            if len(newest) == _NEWEST_DEAD_LETTERS:
-                break
+        newest = await read_newest_dead_letters(store, dlq_name, _NEWEST_DEAD_LETTERS)
         return Overview(
             datetime.fromtimestamp(observation.now_ms / 1000, UTC),
             observation.queues,
@@ -124,7 +122,8 @@ class OverviewReader:
             with_entries, _ = await collect_within(find_queue_names(store), _DISCOVERY_SECONDS)
             # The default queue is shown even when it has never been used.
             default = store.keys.queue_name(store.settings.default_queue_name)
-            self._found = {default, *with_entries, *await read_served_queue_names(store)}
+            served = await read_served_queue_names(store, max_age_seconds=_SERVED_SECONDS)
+            self._found = {default, *with_entries, *served}
         self._health_ids, _ = await find_reporting_workers(store, _DISCOVERY_SECONDS)
         self._next_discovery_at = monotonic() + _DISCOVERY_INTERVAL_SECONDS
 

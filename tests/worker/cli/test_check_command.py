@@ -145,13 +145,19 @@ async def test_a_redis_that_hangs_fails_in_time() -> None:
 
 
 async def test_as_a_probe_it_is_a_process_with_an_exit_code(cli: CommandLine, store: JobStore) -> None:
-    command = [sys.executable, "-m", "rrq", "check"]
-    options = {"capture_output": True, "text": True, "timeout": 30, "check": False}
-    environment = child_environment(cli.environment)
-    done = await asyncio.to_thread(subprocess.run, command, env=environment, **options)  # type: ignore[call-overload]  # options are a dict
-    assert done.returncode == 1
+    def probe() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rrq", "check"],
+            env=child_environment(cli.environment),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    assert (await asyncio.to_thread(probe)).returncode == 1
     await start_worker(store)
-    done = await asyncio.to_thread(subprocess.run, command, env=environment, **options)  # type: ignore[call-overload]  # options are a dict
+    done = await asyncio.to_thread(probe)
     assert done.returncode == 0
     assert done.stdout.endswith("Health check PASSED.\n")
 

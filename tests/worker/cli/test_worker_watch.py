@@ -75,6 +75,7 @@ def write(file: Path, answer: str = "old", seconds: float = 0.0, grace: float = 
 
 @contextmanager
 def watching(cli: CommandLine, file: Path, *options: str) -> Iterator[Watched]:
+    """Run the command for the folder of ``file``, and from there."""
     environment = child_environment(cli.environment)
     environment["PYTHONPATH"] += f":{file.parent}"
     # The names of compiled files depend on whole seconds; a test is quicker than that.
@@ -84,6 +85,7 @@ def watching(cli: CommandLine, file: Path, *options: str) -> Iterator[Watched]:
             *(sys.executable, "-m", "rrq", "worker", "watch", "--path", str(file.parent)),
             *("--settings", f"{file.stem}.settings", *options),
         ],
+        cwd=file.parent,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -168,12 +170,22 @@ async def test_other_files_do_not_restart_it(cli: CommandLine, application: Path
         assert "output.log" not in watched.printed
 
 
+async def test_a_changed_dotenv_file_takes_effect(cli: CommandLine, application: Path) -> None:
+    dotenv = application.parent / ".env"
+    dotenv.write_text("RRQ_DEFAULT_QUEUE_NAME=first\n")
+    with watching(cli, application) as watched:
+        await watched.prints("serves first.")
+        dotenv.write_text("RRQ_DEFAULT_QUEUE_NAME=second\n")
+        await watched.prints("serves second.")
+
+
 async def test_a_worker_that_does_not_end_is_killed(
-    cli: CommandLine, client: RRQClient, application: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, client: RRQClient, application: Path
 ) -> None:
+    # Less than nothing, so that with the margin on top the wait is half a second.
     source = APPLICATION.format(answer="x", seconds=0, grace=-4.5)
     application.write_text(
-        f"{source}\nimport signal\nasync def stop():\n    await asyncio.sleep(60)\nsettings.on_shutdown = stop\n"
+        f"{source}\nasync def stop():\n    await asyncio.sleep(60)\nsettings.on_shutdown = stop\n"
     )
     with watching(cli, application) as watched:
         await watched.prints("serves")

@@ -63,7 +63,10 @@ def debug_submit(
     request = JobRequest(function_name, args, kwargs, queue_name, defer_by=delay_seconds)
     job = run_with_store(settings_path, lambda store: _submit(store, request))
     if as_json:
-        print_json({"job_id": job.id, "queue": job.queue_name, "due_at": job.next_scheduled_run_time})
+        due_at = job.next_scheduled_run_time
+        print_json(
+            {"job_id": job.id, "queue": job.queue_name, "due_at": due_at.isoformat() if due_at else None}
+        )
         return
     print_line(f"Job submitted: {job.id}")
     print_line(f"Function: {function_name}")

@@ -16,7 +16,7 @@ from rrq.commands.options import (
 )
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import read_dead_letters
+from rrq.dead_letters import DeadLetterScan
 from rrq.inspection import read_stored_jobs
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
@@ -92,16 +92,13 @@ async def _find(
     store: JobStore, dlq_name: str | None, wanted: JobFilter, batch_size: int, max_scan: int
 ) -> _Found:
     found = _Found(dlq_name or store.settings.default_dlq_name)
-    seen = 0
-    async for letter in read_dead_letters(store, found.dlq_name, batch_size=batch_size):
-        if max_scan and seen >= max_scan:
-            found.is_complete = False
-            break
-        seen += 1
+    letters = DeadLetterScan(store, found.dlq_name, most=max_scan, batch_size=batch_size)
+    async for letter in letters:
         if letter.job is None:
             found.expired += 1
         elif wanted.matches(store, letter.job):
             found.jobs.append(letter.job)
+    found.is_complete = letters.is_complete
     # The list is in the order of arrival, which is not quite that of failing.
     found.jobs.sort(key=lambda job: job.completed_at or _LONG_AGO, reverse=True)
     return found

@@ -13,15 +13,14 @@ from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
 from rrq.dead_letters import (
     DeadLetter,
+    DeadLetterScan,
     find_dead_letter,
-    read_dead_letters,
     requeue_dead_letters,
 )
-from rrq.inspection import in_batches, read_listed_jobs
+from rrq.inspection import in_batches
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
 
-_READ_BATCH = 200
 # Finding an id may mean walking the whole list, during which Redis does nothing else.
 _REQUEUE_BATCH = 100
 _SHOWN_IN_DRY_RUN = 10
@@ -120,8 +119,7 @@ async def _find(store: JobStore, order: _Order) -> list[DeadLetter]:
     if order.job_id is not None:
         return await _find_one(store, order, order.job_id)
     matching: list[DeadLetter] = []
-    letters = read_dead_letters(store, order.dlq_name, batch_size=_READ_BATCH, oldest_first=True)
-    async for letter in letters:
+    async for letter in DeadLetterScan(store, order.dlq_name, oldest_first=True):
         if _is_wanted(store, order, letter):
             matching.append(letter)
             if order.limit is not None and len(matching) == order.limit:
@@ -130,10 +128,8 @@ async def _find(store: JobStore, order: _Order) -> list[DeadLetter]:
 
 
 async def _find_one(store: JobStore, order: _Order, job_id: str) -> list[DeadLetter]:
-    if not await find_dead_letter(store, order.dlq_name, job_id):
-        return []
-    letters = [DeadLetter(job_id, job) for job in await read_listed_jobs(store, [job_id])]
-    return [letter for letter in letters if _is_wanted(store, order, letter)]
+    letter = await find_dead_letter(store, order.dlq_name, job_id)
+    return [letter] if letter is not None and _is_wanted(store, order, letter) else []
 
 
 def _is_wanted(store: JobStore, order: _Order, letter: DeadLetter) -> bool:

@@ -10,11 +10,10 @@ from rrq.commands.job_choice import dlq_name_option, short_queue_name
 from rrq.commands.options import json_option, max_scan_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import count_dead_letters, read_dead_letters
+from rrq.dead_letters import DeadLetterScan, count_dead_letters
 from rrq.store import JobStore
 from rrq.tallies import DeadLetterTally
 
-_BATCH = 200
 _MOST_PATTERNS = 10
 
 
@@ -22,7 +21,6 @@ _MOST_PATTERNS = 10
 class _Stats:
     dlq_name: str
     total: int
-    seen: int = 0
     expired: int = 0
     is_complete: bool = True
     tally: DeadLetterTally = field(default_factory=DeadLetterTally)
@@ -47,15 +45,13 @@ def dlq_stats(dlq_name: str | None, max_scan: int, settings_path: str | None, as
 async def _read(store: JobStore, dlq_name: str | None, max_scan: int) -> _Stats:
     name = dlq_name or store.settings.default_dlq_name
     stats = _Stats(name, await count_dead_letters(store, name))
-    async for letter in read_dead_letters(store, name, batch_size=_BATCH):
-        if max_scan and stats.seen >= max_scan:
-            stats.is_complete = False
-            break
-        stats.seen += 1
+    letters = DeadLetterScan(store, name, most=max_scan)
+    async for letter in letters:
         if letter.job is None:
             stats.expired += 1
             continue
         stats.tally.add(letter.job, short_queue_name(store, letter.job))
+    stats.is_complete = letters.is_complete
     return stats
 
 

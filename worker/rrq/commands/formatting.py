@@ -39,7 +39,10 @@ def format_duration(seconds: float | None) -> str:
 
 def format_value(value: Any) -> str:
     """A decoded JSON value on one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "(nested too deeply)"
 
 
 def shorten(text: str | None, length: int) -> str:

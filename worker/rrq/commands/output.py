@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rrq.commands.formatting import as_strict_json, printable
+from rrq.commands.refusal import Refusal
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -44,7 +45,13 @@ def is_terminal() -> bool:
 
 def print_json(value: Any) -> None:
     """Print one JSON document, in ASCII so that every terminal and locale can take it."""
-    click.echo(json.dumps(as_strict_json(value), indent=2, default=str, allow_nan=False))
+    try:
+        text = json.dumps(as_strict_json(value), indent=2, allow_nan=False)
+    except RecursionError as error:
+        raise Refusal(
+            "ERROR: The data is nested too deeply to be printed. Try --raw, if there is one."
+        ) from error
+    click.echo(text)
 
 
 def print_line(text: str = "") -> None:

@@ -11,7 +11,7 @@ from rrq.commands.job_choice import short_queue_name
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import read_dead_letters
+from rrq.dead_letters import DeadLetterScan
 from rrq.inspection import JobScan, find_queue_names, read_served_queue_names
 from rrq.store import JobStore
 from rrq.tallies import QueueTally
@@ -78,12 +78,8 @@ async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: i
     async for job in scan:
         tallies[short_queue_name(store, job)].add(job, now)
     dead: dict[str, int] = defaultdict(int)
-    seen = 0
-    async for letter in read_dead_letters(store, store.settings.default_dlq_name, batch_size=200):
-        seen += 1
-        if max_scan and seen > max_scan:
-            scan.is_complete = False
-            break
+    letters = DeadLetterScan(store, store.settings.default_dlq_name, most=max_scan)
+    async for letter in letters:
         if letter.job is not None:
             dead[short_queue_name(store, letter.job)] += 1
     names = chosen or (
@@ -94,7 +90,7 @@ async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: i
     )
     sizes = await store.batch_get_queue_sizes(sorted(names))
     queues = [_QueueStats(name, size, dead[name], tallies[name]) for name, size in sizes.items()]
-    return _Stats(queues, scan.is_complete)
+    return _Stats(queues, scan.is_complete and letters.is_complete)
 
 
 def _row(stats: _QueueStats) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ The worker runs in a process of its own, because a module that was imported once
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -37,27 +38,30 @@ _CONFIGURATION_FILES = (".env", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".json
 @settings_option
 def worker_watch(path: Path, queues: tuple[str, ...], settings_path: str | None) -> None:
     """Run one worker and restart it gracefully when Python or configuration files change."""
+    # As it is now: what loading adds from a .env must not outlast the next change of that file.
+    environment = dict(os.environ)
     settings = load_settings(settings_path)
     if not settings.job_registry:
         raise Refusal("ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings.")
     open_store(settings)  # opens no connection: a DSN that can never work is told in one line
     options = [f"--settings={settings_path}"] if settings_path else []
-    command = [*options, *(f"--queue={queue}" for queue in queues)]
+    options += [f"--queue={queue}" for queue in queues]
     stop_seconds = settings.worker_shutdown_grace_period_seconds + _STOP_MARGIN_SECONDS
-    asyncio.run(_watch(path, _WatchedWorker(command, stop_seconds)))
+    asyncio.run(_watch(path, _WatchedWorker(options, environment, stop_seconds)))
 
 
 class _WatchedWorker:
     """The child process; ``start`` and ``stop`` alternate."""
 
-    def __init__(self, options: Sequence[str], stop_seconds: float) -> None:
+    def __init__(self, options: Sequence[str], environment: Mapping[str, str], stop_seconds: float) -> None:
         self._command = (sys.executable, "-m", "rrq.commands.watched_worker", *options)
+        self._environment = environment
         self._stop_seconds = stop_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(*self._command)
+        self._process = await asyncio.create_subprocess_exec(*self._command, env=self._environment)
         self._watcher = asyncio.create_task(self._tell_end(self._process))
 
     async def stop(self) -> None:
