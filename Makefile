@@ -6,16 +6,16 @@ UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench clean
+.PHONY: help demo test check static fmt lock bench images images-test clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## Run a worker against a private Redis and watch it empty a queue (20 s)
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow and not docker"
 
 # The check is not called from here: it would run the fast tests a second time.
 test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
@@ -38,13 +38,31 @@ fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds one environment per queue)
 	$(BIN)/python bench/throughput.py $(ARGS)
 
+# ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
+TAG      ?= latest
+VERSION   = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' worker/rrq/version.py)
+REVISION  = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+images: ## Build the images rrq-worker and rrq-operator (needs a running Docker engine)
+	@docker version >/dev/null 2>&1 || { echo "make: no Docker engine answers. Start one, or name it in DOCKER_HOST." >&2; exit 1; }
+	docker build $(ARGS) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+	    -f Dockerfile.worker -t rrq-worker:$(TAG) .
+	docker build $(ARGS) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+	    -f Dockerfile.operator -t rrq-operator:$(TAG) .
+
+images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
+	$(BIN)/pytest -q -m docker tests/images
+
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
-lock: | python-is-fit ## Write requirements/dev.lock anew from pyproject.toml
+# The images take their versions from dev.lock, so that they run what the tests ran.
+lock: | python-is-fit ## Write requirements/*.lock anew from pyproject.toml
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && $(PYTHON) -m venv "$$tools" && \
 	"$$tools/bin/pip" install -q $(UV) && \
-	"$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes $(UPGRADE) \
-	    --all-extras --group dev --custom-compile-command "make lock" \
-	    --output-file requirements/dev.lock pyproject.toml
+	lock() { name=$$1; shift; "$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes \
+	    --custom-compile-command "make lock" --output-file "requirements/$$name.lock" "$$@"; } && \
+	lock dev $(UPGRADE) --all-extras --group dev pyproject.toml && \
+	lock build --constraints requirements/dev.lock --group build && \
+	lock worker --constraints requirements/dev.lock pyproject.toml && \
+	lock operator --constraints requirements/dev.lock --extra operator pyproject.toml
 
 clean: ## Remove the virtual environment, caches and build results
 	rm -rf $(VENV) dist build .coverage .coverage.* htmlcov
