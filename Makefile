@@ -15,7 +15,7 @@ demo: $(VENV)/.ready ## Run a worker against a private Redis and watch it empty 
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests
-	$(BIN)/pytest -q -m "not slow and not docker"
+	$(BIN)/pytest -q -m "not slow"
 
 # The check is not called from here: it would run the fast tests a second time.
 test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
@@ -50,7 +50,7 @@ images: ## Build the images rrq-worker and rrq-operator (needs a running Docker 
 	    -f Dockerfile.operator -t rrq-operator:$(TAG) .
 
 images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
-	$(BIN)/pytest -q -m docker tests/images
+	$(BIN)/pytest -q -rs -m docker tests/images
 
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
 # The images take their versions from dev.lock, so that they run what the tests ran.

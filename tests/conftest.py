@@ -14,6 +14,7 @@ import hypothesis  # noqa: F401  its plugin would import it after the last test,
 import pytest
 import redis
 
+from docker_engine import BASE_VARIABLE
 from rrq.client import RRQClient
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
@@ -34,18 +35,30 @@ _tests_run: Counter[str] = Counter()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
-    for name in [name for name in os.environ if name.startswith("RRQ_")]:
+    # The base of the images is no setting, and tests/images reads it.
+    for name in [name for name in os.environ if name.startswith("RRQ_") and name != BASE_VARIABLE]:
         del os.environ[name]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what builds images unless it was asked for: that takes minutes, and may start an engine."""
+    if "docker" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("docker")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":
-        _tests_run["slow" if "slow" in report.keywords else "fast"] += 1
+        _tests_run[next((tier for tier in ("docker", "slow") if tier in report.keywords), "fast")] += 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what really ran, so that a green line cannot hide a tier that was left out."""
-    ran = ", ".join(f"{tier} ({_tests_run[tier]} tests)" for tier in ("fast", "slow") if _tests_run[tier])
+    ran = ", ".join(
+        f"{tier} ({_tests_run[tier]} tests)" for tier in ("fast", "slow", "docker") if _tests_run[tier]
+    )
     servers = ", ".join(sorted(_servers_used)) or "none needed"
     terminalreporter.write_line(f"tiers run: {ran or 'none'}; Redis: {servers}")
 
