@@ -6,12 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from rrq import RRQWorker
+from rrq.client import JobRequest
 from running import running
 from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from rrq.client import RRQClient
     from rrq.job import Job, JobStatus
     from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
@@ -26,6 +28,13 @@ async def running_worker(
     worker = RRQWorker(settings, registry, **options)
     async with running(worker):
         yield worker
+
+
+async def enqueue_some(
+    client: RRQClient, function: str, *args: Any, count: int = 1, **options: Any
+) -> list[Job]:
+    """Queue `count` equal jobs; `options` are fields of JobRequest."""
+    return await client.enqueue_many([JobRequest(function, args, **options)] * count)
 
 
 async def all_done(store: JobStore, jobs: Sequence[Job], timeout_seconds: float = 30.0) -> None:

@@ -194,6 +194,14 @@ def test_a_dsn_that_cannot_work_is_refused_with_a_hint(dsn: str, complaint: str)
         ("redis://:secret@host:6379/0", "redis://***@host:6379/0"),
         ("rediss://user:p@ss@host/1", "rediss://***@host/1"),
         ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://:se/cr?et@host:6379/0", "redis://***@host:6379/0"),
+        ("redis://host:6379/0?password=secret&db=1", "redis://host:6379/0?password=***&db=1"),
+        (
+            "redis+sentinel://a:1,b:2/main/0?sentinel_username=me&sentinel_password=secret",
+            "redis+sentinel://a:1,b:2/main/0?sentinel_username=***&sentinel_password=***",
+        ),
+        ("redis://:se://cret@host", "redis://***@host"),
+        ("me:secret@host", "***@host"),
     ],
 )
 def test_passwords_are_masked_before_a_dsn_is_shown(dsn: str, masked: str) -> None:

@@ -54,6 +54,11 @@ class Attempt:
         self.started_at = self.ended_at = 0.0
         self.task: asyncio.Task[None] | None = None
 
+    @property
+    def may_go_back(self) -> bool:
+        """Whether a cancellation now means that the job is handed back."""
+        return not (self.is_lost or self.is_reported or self.is_told_to_cancel)
+
 
 class AttemptBook:
     """All attempts of one worker process."""

@@ -6,7 +6,6 @@ What an outcome means for the job is decided in ``outcomes.py``.
 import asyncio
 import contextvars
 import functools
-import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -85,10 +84,10 @@ class HandlerThreads:
         self._count = 0
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
-    async def run(self, call: Callable[[], Any]) -> Any:
+    def start(self, call: Callable[[], Any]) -> Future[Any]:
         """Run ``call`` in a thread with the context variables of the caller.
 
-        A thread cannot be stopped: after a cancellation it goes on, and its result is ignored.
+        A thread cannot be stopped: whoever waits for it may be cancelled, the call goes on.
         """
         future: Future[Any] = Future()
         context = contextvars.copy_context()
@@ -97,8 +96,7 @@ class HandlerThreads:
             self._count += 1
             threading.Thread(target=self._serve, name="rrq-handler", daemon=True).start()
         self._work.put((future, functools.partial(context.run, call)))
-        result = await asyncio.wrap_future(future)
-        return await result if inspect.isawaitable(result) else result
+        return future
 
     def _serve(self) -> None:
         while True:

@@ -7,11 +7,12 @@ report, which is stored only if the attempt still owns the job; sending it is le
 
 import asyncio
 import functools
+import inspect
 import logging
 import traceback
 from math import isnan
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrq import telemetry
 from rrq.attempts import Attempt
@@ -28,6 +29,9 @@ from rrq.registry import Handler, JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.tracing import JobTraces
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 logger = logging.getLogger(__name__)
 
@@ -111,19 +115,29 @@ class JobOutcomes:
             attempt.started_at = monotonic()
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
+        thread: Future[Any] | None = None
         try:
             if self.job_registry.is_async(job.function_name):
                 return await handler(context, *job.job_args, **job.job_kwargs)
             call = functools.partial(handler, context, *job.job_args, **job.job_kwargs)
-            return await self._threads.run(call)
+            thread = self._threads.start(call)
+            return await self._result_of(thread)
         except asyncio.CancelledError:
             is_timeout = deadlines.forget(task)
             if is_timeout:
                 raise TimeoutError from None
+            if thread is not None and thread.running() and attempt is not None and attempt.may_go_back:
+                # Handed back now, the job would run elsewhere while it still runs here. Whoever drains
+                # this worker loses patience before long, and the job is due when the process is dead.
+                return await self._result_of(thread)
             raise
         finally:
             if not is_timeout:
                 deadlines.forget(task)
+
+    async def _result_of(self, thread: "Future[Any]") -> Any:
+        result = await asyncio.wrap_future(thread)
+        return await result if inspect.isawaitable(result) else result
 
     def _build_context(self, job: Job, queue_name: str) -> dict[str, Any]:
         return {

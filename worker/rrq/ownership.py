@@ -98,6 +98,9 @@ class Ownership:
         #: Called with the latest deadline of the jobs in hand, before the first of them is started.
         self.on_deadline: Callable[[float], None] | None = None
 
+        #: Called when the first outcome has been stored: this process is able to work.
+        self.on_first_finish: Callable[[], None] | None = None
+
     @property
     def is_registered(self) -> bool:
         return self._is_registered
@@ -333,7 +336,10 @@ class Ownership:
 
     def _on_acknowledged(self, batch: Sequence[tuple[Attempt, Outcome, Verdict]]) -> None:
         reported = []
+        is_first = self.finished == 0
         self.finished += len(batch)
+        if is_first and self.on_first_finish is not None:
+            self.on_first_finish()
         for attempt, outcome, verdict in batch:
             self.book.drop(attempt)
             self._measure_end(attempt, outcome, verdict)
@@ -409,10 +415,7 @@ class Ownership:
             settings.worker_concurrency,
             self._host.queues,
             self._host.describe_health(),
-            int(
-                settings.worker_health_check_interval_seconds
-                + settings.worker_health_check_ttl_buffer_seconds
-            ),
+            settings.health_ttl_seconds,
             is_registration,
         )
 
@@ -432,9 +435,12 @@ class Ownership:
         await self.lease.stop()
         store = self._host.job_store
         store.wire.on_connect = None
+        held = [attempt.claimed for attempt in self.book.owned()]
+        # What could not be stopped goes on until the process ends; it has nothing more to report.
+        for attempt in self.book.owned():
+            attempt.is_lost = True
         try:
             if self._needs_resync:
-                held = [attempt.claimed for attempt in self.book.owned()]
                 await store.reconcile_worker(self.identity, held)
             remaining = await store.deregister_worker(self.identity)
         except LOST_REPLY_ERRORS as error:
@@ -442,7 +448,7 @@ class Ownership:
             return
         if remaining:
             logger.warning(
-                "jobs still running are given back when the lease ends",
+                "jobs that could not be stopped are given back when this process has ended",
                 extra={"worker_id": self._host.worker_id, "jobs": remaining},
             )
 

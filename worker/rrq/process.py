@@ -1,6 +1,8 @@
 """How a process that only runs a worker is set up, and how it runs one."""
 
 import gc
+from collections.abc import Coroutine
+from typing import Any
 
 import uvloop
 
@@ -18,7 +20,12 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
+def run_tuned(main: Coroutine[Any, Any, None]) -> None:
+    """Run to its end what a process was started for."""
+    tune_garbage_collector()
+    uvloop.run(main)
+
+
 def run_worker(worker: RRQWorker) -> None:
     """Run a worker to its end in a process of its own."""
-    tune_garbage_collector()
-    uvloop.run(worker.run())
+    run_tuned(worker.run())

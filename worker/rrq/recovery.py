@@ -10,6 +10,7 @@ from time import monotonic
 
 from rrq.connection import REDIS_ERRORS
 from rrq.messages import Renewal
+from rrq.metrics import Meter
 from rrq.store import JobStore
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,9 @@ _JITTER_SECONDS = 0.3
 class Sweeper:
     """Knows when the next lease ends and sweeps then."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: JobStore, meter: Meter | None = None) -> None:
         self._store = store
+        self._meter = meter or Meter()
         self._due_at: float | None = None
 
     def plan(self, renewal: Renewal) -> None:
@@ -48,6 +50,7 @@ class Sweeper:
                 self._plan_in(1.0)
                 return returned
             returned += report.returned
+            self._meter.count("rrq_reaped_jobs_total", "lease", by=report.returned)
             if report.workers:
                 logger.warning(
                     "jobs of lost workers are due again",

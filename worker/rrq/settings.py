@@ -228,6 +228,27 @@ class RRQSettings(BaseSettings):
         default=10.0,
         description="Seconds that running jobs get to finish before they are handed back.",
     )
+    worker_redis_patience_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description=(
+            "Seconds without an answer of Redis after which a pod says that it is not ready. Long enough "
+            "for a restart or a fail-over, which must not make a whole fleet unready."
+        ),
+    )
+    worker_recycle_jobs: int | None = Field(
+        default=None,
+        gt=0,
+        description="Jobs after which a worker process is drained and replaced; None for never.",
+    )
+    worker_recycle_rss_bytes: int | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "Memory in bytes beyond which a worker process is drained and replaced; None for never. "
+            "For handlers that leak: set it well below the memory limit of the container."
+        ),
+    )
     worker_burst_redis_patience_seconds: float = Field(
         default=30.0,
         ge=0,
@@ -248,6 +269,11 @@ class RRQSettings(BaseSettings):
         if self.worker_lease_renewal_seconds is not None:
             return self.worker_lease_renewal_seconds
         return self.worker_lease_seconds / _RENEWALS_PER_LEASE
+
+    @property
+    def health_ttl_seconds(self) -> int:
+        """Seconds after which a health record that is not renewed expires."""
+        return int(self.worker_health_check_interval_seconds + self.worker_health_check_ttl_buffer_seconds)
 
     @property
     def sync_handler_threads(self) -> int:

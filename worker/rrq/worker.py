@@ -113,6 +113,10 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._failures = 0
 
     @property
+    def active_jobs(self) -> int:
+        return len(self._running_tasks)
+
+    @property
     def ownership(self) -> Ownership:
         """What this worker holds, and under which lease."""
         return self._ownership
@@ -401,7 +405,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             "worker_id": self.worker_id,
             "timestamp": datetime.now(UTC).isoformat(),
             "status": self.status,
-            "active_jobs": len(self._running_tasks),
+            "active_jobs": self.active_jobs,
             "concurrency_limit": self.settings.worker_concurrency,
             "queues": self.queues,
         }

@@ -10,7 +10,7 @@ import pytest
 
 from rrq.commands import settings_loading
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import SettingsSource, load_settings, load_settings_with_source
+from rrq.commands.settings_loading import SettingsSource, load_settings, locate_settings
 from rrq.settings import RRQSettings
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ SETTINGS = "from rrq import RRQSettings\nsettings = RRQSettings(redis_dsn='redis
 
 
 def test_defaults_come_last() -> None:
-    loaded = load_settings_with_source(None)
-    assert (loaded.source, loaded.path) == (SettingsSource.DEFAULTS, None)
-    assert loaded.settings == RRQSettings()
+    location = locate_settings(None)
+    assert (location.source, location.path) == (SettingsSource.DEFAULTS, None)
+    assert load_settings(None) == RRQSettings()
 
 
 def test_the_environment_applies_to_defaults() -> None:
@@ -54,11 +54,12 @@ def test_the_option_beats_the_variable(write_module: Callable[[str, str], str]) 
     write_module("shop_a", SETTINGS.format(host="a"))
     write_module("shop_b", SETTINGS.format(host="b"))
     os.environ["RRQ_SETTINGS"] = "shop_b.settings"
-    loaded = load_settings_with_source("shop_a.settings")
-    assert (loaded.source, loaded.path) == (SettingsSource.OPTION, "shop_a.settings")
-    assert loaded.settings is sys.modules["shop_a"].settings
-    loaded = load_settings_with_source(None)
-    assert (loaded.source, loaded.settings.redis_dsn) == (SettingsSource.VARIABLE, "redis://b/0")
+    location = locate_settings("shop_a.settings")
+    assert (location.source, location.path) == (SettingsSource.OPTION, "shop_a.settings")
+    assert "shop_a" not in sys.modules  # told without importing it
+    assert load_settings("shop_a.settings") is sys.modules["shop_a"].settings
+    assert locate_settings(None).source is SettingsSource.VARIABLE
+    assert load_settings(None).redis_dsn == "redis://b/0"
 
 
 def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
@@ -68,29 +69,29 @@ def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
     (tmp_path / "inner").mkdir()
     monkeypatch.chdir(tmp_path / "inner")
     os.environ["RRQ_REDIS_DSN"] = "redis://environment/0"
-    loaded = load_settings_with_source(None)
-    assert loaded.source is SettingsSource.DOTENV
-    assert loaded.settings.redis_dsn == "redis://environment/0"
-    assert loaded.settings.worker_concurrency == 7
+    assert locate_settings(None).source is SettingsSource.DOTENV
+    settings = load_settings(None)
+    assert settings.redis_dsn == "redis://environment/0"
+    assert settings.worker_concurrency == 7
 
 
 def test_a_dotenv_file_without_our_variables_is_no_source(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("DATABASE=elsewhere\n")
-    assert load_settings_with_source(None).source is SettingsSource.DEFAULTS
+    assert locate_settings(None).source is SettingsSource.DEFAULTS
 
 
 def test_a_dotenv_file_may_name_the_settings(tmp_path: Path, write_module: Callable[[str, str], str]) -> None:
     write_module("shop_c", SETTINGS.format(host="c"))
     (tmp_path / ".env").write_text("RRQ_SETTINGS=shop_c.settings\n")
-    loaded = load_settings_with_source(None)
-    assert (loaded.source, loaded.path) == (SettingsSource.DOTENV, "shop_c.settings")
+    location = locate_settings(None)
+    assert (location.source, location.path) == (SettingsSource.DOTENV, "shop_c.settings")
 
 
 def test_without_dotenv_the_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_loading.DOTENV_AVAILABLE is True
     monkeypatch.setattr(settings_loading, "DOTENV_AVAILABLE", False)
     (tmp_path / ".env").write_text("RRQ_WORKER_CONCURRENCY=7\n")
-    assert load_settings_with_source(None).source is SettingsSource.DEFAULTS
+    assert locate_settings(None).source is SettingsSource.DEFAULTS
 
 
 def test_a_dotenv_file_that_is_no_text_is_named(tmp_path: Path) -> None:

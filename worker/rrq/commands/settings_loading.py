@@ -27,32 +27,34 @@ class SettingsSource(StrEnum):
 
 
 @dataclass(frozen=True)
-class LoadedSettings:
-    """The settings, and what the user has to change to get others."""
+class SettingsLocation:
+    """Where settings come from: what the user has to change to get others."""
 
-    settings: RRQSettings
     source: SettingsSource
     path: str | None
     """Dotted path of the object, or None when it was built from environment and defaults."""
 
 
-def load_settings(path: str | None) -> RRQSettings:
-    """Return the settings for a command; ``path`` is the value of its ``--settings``."""
-    return load_settings_with_source(path).settings
-
-
-def load_settings_with_source(path: str | None) -> LoadedSettings:
-    """Return the settings and where they came from. Raises Refusal when there are none to be had."""
+def locate_settings(path: str | None) -> SettingsLocation:
+    """Tell where the settings are, without importing anything; a .env file is read on the way."""
     from_dotenv = _load_dotenv()
     if path is not None:
-        return LoadedSettings(_import_settings(path), SettingsSource.OPTION, path)
+        return SettingsLocation(SettingsSource.OPTION, path)
     path = os.environ.get(PATH_VARIABLE)
     if path is not None:
         source = SettingsSource.DOTENV if PATH_VARIABLE in from_dotenv else SettingsSource.VARIABLE
-        return LoadedSettings(_import_settings(path), source, path)
+        return SettingsLocation(source, path)
     has_values = any(name.upper().startswith("RRQ_") for name in from_dotenv)
-    source = SettingsSource.DOTENV if has_values else SettingsSource.DEFAULTS
-    return LoadedSettings(_build_settings(), source, None)
+    return SettingsLocation(SettingsSource.DOTENV if has_values else SettingsSource.DEFAULTS, None)
+
+
+def load_settings(path: str | None) -> RRQSettings:
+    """Return the settings for a command; ``path`` is the value of its ``--settings``.
+
+    Raises Refusal when there are none to be had.
+    """
+    location = locate_settings(path)
+    return _build_settings() if location.path is None else _import_settings(location.path)
 
 
 def _load_dotenv() -> set[str]:

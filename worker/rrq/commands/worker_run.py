@@ -1,25 +1,113 @@
-"""``rrq worker run``: one worker in this process."""
+"""``rrq worker run``: a pod of worker processes under one supervisor."""
+
+import asyncio
+import os
+import sys
 
 import click
 
+from rrq.allotment import read_cpu_allotment
 from rrq.commands.options import settings_option
-from rrq.commands.redis_access import open_store
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings
-from rrq.process import run_worker
-from rrq.worker import RRQWorker
+from rrq.commands.settings_loading import locate_settings
+from rrq.exc import SettingsError
+from rrq.logs import LogFormat, configure_logging
+from rrq.pod.child import ChildPlan
+from rrq.pod.supervisor import PodPlan, Supervisor
+
+BURST_IS_ALONE = (
+    "ERROR: --burst mode is not supported with multiple workers (--num-workers > 1). "
+    "Burst mode cannot coordinate across multiple processes."
+)
 
 
 @click.command("run")
-@click.option("--burst", is_flag=True, help="Run the jobs that are due, then exit.")
-@click.option("--queue", "queues", multiple=True, help="Queue to serve; may be repeated.")
+@click.option("--burst", is_flag=True, help="Run the jobs that are due, in one process, then exit.")
+@click.option(
+    "--burst-linger",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long a burst waits for more, such as retries, before it exits.",
+)
+@click.option("--queue", "queues", multiple=True, help="Queue to serve; may be repeated, first come first.")
 @settings_option
-def worker_run(burst: bool, queues: tuple[str, ...], settings_path: str | None) -> None:
-    """Run one worker process."""
-    settings = load_settings(settings_path)
-    if not settings.job_registry:
-        raise Refusal("ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings.")
-    open_store(settings)  # opens no connection: a DSN that can never work is told in one line
-    runner = RRQWorker(settings, settings.job_registry, list(queues) or None, burst=burst)
-    click.echo(f"Worker {runner.worker_id} serves {', '.join(runner.queues)}.")
-    run_worker(runner)
+@click.option("--num-workers", type=int, help="Worker processes. Default: one per allotted CPU.")
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    envvar="RRQ_WORKER_HTTP",
+    help="Serve /livez, /readyz, /startupz and /metrics there. [env: RRQ_WORKER_HTTP]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "json", "text"]),
+    default="auto",
+    envvar="RRQ_LOG_FORMAT",
+    help="auto is text on a terminal, else JSON. [env: RRQ_LOG_FORMAT]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    default="INFO",
+    envvar="RRQ_LOG_LEVEL",
+    help="[env: RRQ_LOG_LEVEL]",
+)
+@click.option("--log-context", is_flag=True, help="Put worker id and queues on every log line.")
+def worker_run(
+    burst: bool,
+    burst_linger: float | None,
+    queues: tuple[str, ...],
+    settings_path: str | None,
+    num_workers: int | None,
+    http: str | None,
+    log_format: LogFormat,
+    log_level: str,
+    log_context: bool,
+) -> None:
+    """Run worker processes until a signal ends them.
+
+    SIGTERM and SIGINT let running jobs end first; a second one hurries. SIGHUP replaces the processes one
+    after the other, so that new code is loaded.
+    """
+    processes = _decide_processes(num_workers, burst=burst)
+    location = locate_settings(settings_path)
+    if processes > 1 and location.path is None:
+        raise Refusal(
+            f"ERROR: {processes} worker processes each load the settings, so they need --settings or "
+            "RRQ_SETTINGS, such as shop.jobs.settings."
+        )
+    named = f" {location.path}" if location.path is not None else ""
+    click.echo(f"Settings{named} from {location.source}.")
+    child = ChildPlan(
+        channel=-1,
+        settings_path=location.path,
+        queues=queues,
+        burst=burst,
+        burst_linger_seconds=burst_linger,
+        log_format=log_format,
+        log_level=log_level.upper(),
+        log_context=log_context,
+    )
+    configure_logging(log_format, log_level.upper(), {"supervisor": os.getpid()} if log_context else None)
+    try:
+        code = asyncio.run(Supervisor(PodPlan(processes, child, http), say=click.echo).run())
+    except SettingsError as error:
+        raise Refusal(f"ERROR: {error}") from error
+    sys.exit(code)
+
+
+def _decide_processes(num_workers: int | None, *, burst: bool) -> int:
+    """Return how many processes to run, and print where the number comes from."""
+    if num_workers is not None and num_workers <= 0:
+        raise Refusal("ERROR: --num-workers must be a positive integer.")
+    if burst and num_workers is not None and num_workers > 1:
+        raise Refusal(BURST_IS_ALONE)
+    if num_workers is not None:
+        processes, source = num_workers, "--num-workers"
+    elif burst:
+        processes, source = 1, "--burst"
+    else:
+        allotment = read_cpu_allotment()
+        processes, source = allotment.processes, allotment.source
+    click.echo(f"Starting {processes} worker {'process' if processes == 1 else 'processes'} ({source}).")
+    return processes

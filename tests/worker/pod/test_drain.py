@@ -1,0 +1,189 @@
+"""SIGTERM: stop claiming, let jobs end, hand back the rest, be gone in time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleet import all_done, assert_nothing_in_hand, enqueue_some
+from queue_steps import ask, due_score, is_queued, job_fields
+from running import stays_true
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pod import Pod
+    from rrq.client import RRQClient
+
+
+async def ended(pod: Pod, timeout_seconds: float = 30.0) -> int:
+    return await asyncio.to_thread(pod.wait, timeout_seconds)
+
+
+async def test_short_jobs_end_long_ones_are_handed_back_and_the_pod_ends_in_time(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store, grace = client.job_store, 2.0
+    pod = make_pod("--num-workers", "2", worker_shutdown_grace_period_seconds=grace, worker_concurrency=4)
+    await pod.is_up()
+    short = await enqueue_some(client, "note", 1.0, count=4)
+    long = await enqueue_some(client, "note", 60.0, count=4)
+    due_before = {
+        job.id: int(job.next_scheduled_run_time.timestamp() * 1000)
+        for job in long
+        if job.next_scheduled_run_time
+    }
+    await pod.has_started(8)
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    late = await enqueue_some(client, "note", count=3)
+    assert await ended(pod) == 0
+    assert grace <= time.monotonic() - told_at < grace + 2
+    await all_done(store, short, 1)
+    for job in long:
+        fields = await job_fields(store, job.id)
+        assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
+        assert fields["last_error"] == "Job execution interrupted by worker shutdown. Re-queued."
+        assert await due_score(store, job.id) == due_before[job.id]
+        assert "suspect" not in fields
+    # What came after the signal was not even started.
+    assert all([await is_queued(store, job.id) for job in late])
+    assert not pod.ledger.counts("started").keys() & {job.id for job in late}
+    assert not [key async for key in store.redis.scan_iter("rrq:lock:job:*")]
+    assert not [key async for key in store.redis.scan_iter("rrq:health:worker:*")]
+    assert await ask(store, "ZCARD", store.keys.leases) == 0
+
+
+async def test_an_idle_pod_ends_at_once(make_pod: Callable[..., Pod]) -> None:
+    pod = await make_pod("--num-workers", "2").is_up()
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < 3
+
+
+async def test_a_pod_told_to_end_while_it_starts_ends_with_0(make_pod: Callable[..., Pod]) -> None:
+    pod = make_pod("--num-workers", "2")
+    await eventually(lambda: len(pod.children()) == 2, 10, "no children", interval_seconds=0.001)
+    pod.signal(signal.SIGTERM)
+    assert await ended(pod) == 0
+
+
+async def test_leases_are_renewed_while_draining(make_pod: Callable[..., Pod], client: RRQClient) -> None:
+    pod = make_pod("--num-workers", "1", worker_lease_seconds=1.0, worker_shutdown_grace_period_seconds=20)
+    await pod.is_up()
+    [job] = await enqueue_some(client, "note", 4.0)
+    await pod.has_started(1)
+    pod.signal(signal.SIGTERM)
+    store = client.job_store
+
+    async def is_alive() -> bool:
+        return len((await store.observe([])).workers) == 1
+
+    await stays_true(is_alive, 3.0, "the draining worker lost its lease")
+    assert await ended(pod) == 0
+    await all_done(store, [job], 1)
+    assert pod.ledger.count("started") == 1
+
+
+async def test_a_second_signal_hurries(make_pod: Callable[..., Pod], client: RRQClient) -> None:
+    pod = await make_pod("--num-workers", "2", worker_shutdown_grace_period_seconds=60).is_up()
+    [job] = await enqueue_some(client, "note", 60.0)
+    await pod.has_started(1)
+    pod.signal(signal.SIGTERM)
+    await eventually(lambda: pod.logged("draining"), 5, "it does not drain")
+    assert pod.get("/readyz") == (503, "the pod is stopping\n")
+    assert pod.get("/livez") == (200, "alive\n")
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < 2
+    assert (await job_fields(client.job_store, job.id))["status"] == "PENDING"
+    assert await is_queued(client.job_store, job.id)
+
+
+async def test_a_job_in_a_thread_is_handed_back_only_after_its_process_is_dead(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store, grace = client.job_store, 0.5
+    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
+    [job] = await enqueue_some(client, "in_thread", 30.0)
+    await pod.has_started(1)
+    [child] = pod.children()
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+
+    async def queued_while_alive() -> str | None:
+        was_alive = child in pod.children()
+        if await is_queued(store, job.id):
+            return "too early" if was_alive and child in pod.children() else "in time"
+        return None
+
+    assert await eventually(queued_while_alive, 10, "never handed back", interval_seconds=0.002) == "in time"
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < grace + 2
+    fields = await job_fields(store, job.id)
+    assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
+    assert "suspect" not in fields
+    assert pod.ledger.count("effect") == 0
+    await ask(store, "DEL", store.keys.queue_key("default"))
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_hold_the_pod_up(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store, grace = client.job_store, 0.5
+    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
+    [job] = await enqueue_some(client, "ignore_cancellation", 30.0)
+    await pod.has_started(1)
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < grace + 2
+    assert await is_queued(store, job.id)
+    assert "suspect" not in await job_fields(store, job.id)
+
+
+async def test_a_process_that_cannot_answer_is_killed_in_time_and_its_job_is_not_blamed(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store, grace = client.job_store, 0.5
+    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
+    [job] = await enqueue_some(client, "hold_interpreter", 30.0)
+    await pod.has_started(1)
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < grace + 2
+    assert pod.logged("worker process did not end in time, killed")
+    assert await is_queued(store, job.id)
+    assert "suspect" not in await job_fields(store, job.id)
+
+
+@pytest.mark.slow
+async def test_a_pod_ends_in_time_although_redis_is_gone(
+    make_pod: Callable[..., Pod], own_redis: object
+) -> None:
+    from rrq.client import RRQClient
+    from rrq.embedded import EmbeddedRedis
+    from rrq.settings import RRQSettings
+
+    assert isinstance(own_redis, EmbeddedRedis)
+    client = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
+    pod = make_pod("--num-workers", "2", dsn=own_redis.dsn, worker_shutdown_grace_period_seconds=2)
+    await pod.is_up()
+    await enqueue_some(client, "note", 1.0)
+    await client.close()
+    await pod.has_started(1)
+    own_redis.pause()
+    pod.signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert await ended(pod) == 0
+    assert time.monotonic() - told_at < 4
+    own_redis.resume()

@@ -1,0 +1,316 @@
+"""A pod as it runs: processes that die, hang, stand still, grow or are to be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from fleet import all_done, assert_nothing_in_hand, enqueue_some
+from queue_steps import dead_letters, is_queued, job_fields
+from running import stays_true
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pod import Pod
+    from rrq.client import RRQClient
+
+
+async def test_jobs_of_a_killed_process_are_due_again_at_once_and_it_is_replaced(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1", worker_concurrency=5).is_up()
+    jobs = await enqueue_some(client, "note", 60.0, count=5)
+    await pod.has_started(5)
+    [victim] = pod.children()
+    died_at = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+
+    async def due_again() -> bool:
+        return all([await is_queued(client.job_store, job.id) for job in jobs])
+
+    await eventually(due_again, 5, "jobs of the dead process were not due again", interval_seconds=0.005)
+    # The lease alone would have taken 15 s.
+    assert time.monotonic() - died_at < 3
+    await eventually(lambda: pod.children() not in ([], [victim]), 10, "it was not replaced")
+    [death] = pod.logged("worker process died")
+    assert (death["signal"], death["exit_code"], death["jobs_in_hand"]) == ("SIGKILL", None, 5)
+    [release] = await eventually(lambda: pod.logged("jobs of a dead worker process are due again"), 5)
+    assert release["jobs"] == 5
+    assert pod.metric("rrq_child_crashes_total", how="SIGKILL") == 1
+    assert pod.metric("rrq_reaped_jobs_total", cause="death") == 5
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="crash") == 1, 10)
+    for job in jobs:
+        fields = await job_fields(client.job_store, job.id)
+        assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
+
+
+async def test_of_a_hundred_jobs_in_hand_only_the_one_that_kills_its_process_is_dead_lettered(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store = client.job_store
+    innocent = await enqueue_some(client, "linger_first", 5.0, count=60)
+    [killer] = await enqueue_some(client, "kill_process")
+    innocent += await enqueue_some(client, "linger_first", 5.0, count=39)
+    pod = make_pod("--num-workers", "1", worker_concurrency=100)
+
+    async def is_dead() -> bool:
+        return (await job_fields(store, killer.id)).get("status") == "FAILED"
+
+    await eventually(is_dead, 60, "the killer was not found out")
+    await all_done(store, innocent, 90)
+    assert await dead_letters(store) == [killer.id]
+    fields = await job_fields(store, killer.id)
+    assert "ended its worker process 3 times while running alone" in fields["last_error"]
+    history = json.loads(fields["crash_history"])
+    assert len(history) == 4  # once in company, three times alone
+    assert {crash["signal"] for crash in history} == {"SIGKILL"}
+    assert all(crash["rss_bytes"] > 10_000_000 and crash["worker_id"] for crash in history)
+    first_starts = {entry.pid for entry in pod.ledger.entries("started")[:100]}
+    assert len(first_starts) == 1, "not all of them were in hand at the first crash"
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_process_that_exits_with_0_in_a_handler_has_crashed_all_the_same(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = make_pod("--num-workers", "1")
+    [job] = await enqueue_some(client, "exit_process", 0)
+
+    async def is_dead() -> bool:
+        return (await job_fields(client.job_store, job.id)).get("status") == "FAILED"
+
+    await eventually(is_dead, 40, "the job was not found out")
+    history = json.loads((await job_fields(client.job_store, job.id))["crash_history"])
+    assert [crash["exit_code"] for crash in history] == [0, 0, 0]
+    assert [death["exit_code"] for death in pod.logged("worker process died")] == [0, 0, 0]
+    # A pod that found out a killer goes on.
+    [other] = await enqueue_some(client, "note")
+    await all_done(client.job_store, [other])
+
+
+async def test_a_program_that_a_killed_process_had_started_is_ended_too(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1").is_up()
+    await enqueue_some(client, "start_program", 60.0)
+    [entry] = await eventually(lambda: pod.ledger.entries("program"), 10, "no program was started")
+    program = psutil.Process(entry.attempt)
+    os.kill(entry.pid, signal.SIGKILL)
+    await eventually(lambda: not program.is_running(), 5, "the program went on without its job")
+
+
+async def test_orphans_are_adopted_and_leave_no_zombies(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1").is_up()
+    jobs = await enqueue_some(client, "leave_orphan", count=3)
+    await all_done(client.job_store, jobs)
+    results = [await client.get_job_status(job.id) for job in jobs]
+    orphans = [int(str(result.result)) for result in results if result is not None]
+    # They were started below the pod, so that this test may look them up by their ids.
+    await eventually(lambda: not any(psutil.pid_exists(pid) for pid in orphans), 10, "a zombie is left")
+    assert [child.status() for child in psutil.Process(pod.pid).children()] != [psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+async def test_children_that_only_crash_end_the_pod_with_an_error(make_pod: Callable[..., Pod]) -> None:
+    pod = make_pod("--num-workers", "2", environment={"POD_BROKEN": os.devnull})
+    assert pod.wait(90) == 1
+    assert pod.logged("worker processes only crash, the pod gives up")
+    assert "the database of the application is away" in pod.logged("worker failed")[0]["traceback"]
+
+
+async def test_liveness_is_red_while_no_process_stays_up_and_green_again_when_one_does(
+    make_pod: Callable[..., Pod], tmp_path: Path
+) -> None:
+    (tmp_path / "broken").touch()
+    pod = make_pod("--num-workers", "1")
+    await pod.turns("/livez", 200)
+    reason = await pod.turns("/livez", 503)
+    assert "no worker process stays up" in reason
+    assert pod.get("/readyz")[0] == pod.get("/startupz")[0] == 503
+    (tmp_path / "broken").unlink()
+    await pod.is_up()
+    assert pod.get("/livez") == (200, "alive\n")
+    assert pod.get("/readyz") == (200, "ready\n")
+    assert pod.process.poll() is None
+
+
+async def test_a_process_is_recycled_after_its_jobs_and_nothing_is_cut_short(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1", worker_recycle_jobs=10, worker_concurrency=4).is_up()
+    first = pod.children()
+    jobs = await enqueue_some(client, "note", 0.05, count=15)
+    jobs += await enqueue_some(client, "note", 2.0)
+    await all_done(client.job_store, jobs)
+    await eventually(lambda: pod.children() not in ([], first), 15, "it was not recycled")
+    assert set(pod.ledger.counts("started").values()) == {1}
+    assert set(pod.ledger.counts("effect").values()) == {1}
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1, 10)
+    assert pod.metric("rrq_jobs_total", function="note", outcome="done") == 16
+
+
+async def test_a_process_that_has_outgrown_its_memory_is_recycled(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1", worker_recycle_rss_bytes=200_000_000).is_up()
+    first = pod.children()
+    await all_done(client.job_store, await enqueue_some(client, "hoard_memory", 200))
+    await eventually(lambda: pod.children() not in ([], first), 15, "it was not recycled")
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1, 10)
+    await pod.is_up()
+    assert not pod.logged("worker process died")
+
+
+async def test_a_process_stopped_past_its_lease_loses_its_jobs_and_its_late_results(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "2", worker_lease_seconds=1.5, worker_concurrency=2).is_up()
+    jobs = await enqueue_some(client, "note", 1.0, count=2)
+    await pod.has_started(2)
+    frozen = pod.runner_of(jobs[0])
+    lost = [job for job in jobs if pod.runner_of(job) == frozen]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        await all_done(client.job_store, jobs)
+        assert pod.get("/livez")[0] == 200
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    for job in lost:
+        assert pod.runner_of(job) != frozen
+    # It is told of its loss and takes part again; its late results were refused.
+    more = await enqueue_some(client, "note", 0.1, count=40)
+    await all_done(client.job_store, more)
+    assert frozen in {entry.pid for entry in pod.ledger.entries("started")[len(jobs) + len(lost) :]}
+    assert not pod.logged("worker process died")
+    counters = await client.job_store.redis.hgetall(client.job_store.keys.counters)
+    assert int(counters[b"done"]) == 42
+    await assert_nothing_in_hand(client.job_store)
+
+
+async def test_a_loop_that_hangs_for_ever_costs_that_process_only(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    quick = {"worker_lease_seconds": 1.5, "worker_loop_stall_limit_seconds": 2.0}
+    pod = await make_pod("--num-workers", "2", worker_concurrency=1, **quick).is_up()
+    before = set(pod.children())
+    [job] = await enqueue_some(client, "hold_loop", 600.0, job_timeout_seconds=1)
+    await pod.has_started(1)
+    hung = pod.runner_of(job)
+    others = asyncio.create_task(stays_true(lambda: pod.get("/livez")[0] == 200, 3.0, "the pod looked dead"))
+    [death] = await eventually(lambda: pod.logged("worker process died"), 20, "the hung process lives on")
+    await others
+    assert (death["pid"], death["end"], death["signal"]) == (hung, "hung", "SIGKILL")
+    [survivor] = before - {hung}
+    assert survivor in pod.children()
+    await client.cancel(job.id)
+
+
+async def test_a_handler_that_holds_the_interpreter_past_the_lease_is_not_taken_for_dead(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    quick = {"worker_lease_seconds": 1.5, "worker_loop_stall_limit_seconds": 1.0}
+    pod = await make_pod("--num-workers", "2", **quick).is_up()
+    [job] = await enqueue_some(client, "hold_interpreter", 6.0, job_timeout_seconds=60)
+    await all_done(client.job_store, [job])
+    assert pod.ledger.counts("started")[job.id] == 1
+    assert not pod.logged("worker process died")
+
+
+@pytest.mark.slow
+async def test_a_handler_that_holds_the_interpreter_for_30_s_is_not_taken_for_dead(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1").is_up()
+    [job] = await enqueue_some(client, "hold_interpreter", 30.0)
+    await pod.has_started(1)
+    await stays_true(lambda: pod.get("/livez")[0] == pod.get("/readyz")[0] == 200, 25)
+    await all_done(client.job_store, [job])
+    assert pod.ledger.counts("started")[job.id] == 1
+    assert not pod.logged("worker process died")
+
+
+async def test_children_of_a_killed_supervisor_keep_their_lease_and_end_in_order(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "2", worker_lease_seconds=1.5).is_up()
+    jobs = await enqueue_some(client, "note", 4.0, count=2)
+    await pod.has_started(2)
+    orphans = [psutil.Process(pid) for pid in pod.children()]
+    pod.process.kill()
+    await all_done(client.job_store, jobs)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, orphans, 10)
+    assert not alive
+    assert set(pod.ledger.counts("started").values()) == {1}
+    await assert_nothing_in_hand(client.job_store)
+
+
+async def test_a_running_job_is_cancelled_at_once(make_pod: Callable[..., Pod], client: RRQClient) -> None:
+    pod = await make_pod("--num-workers", "2").is_up()
+    [job] = await enqueue_some(client, "note", 60.0)
+    await pod.has_started(1)
+    await client.cancel(job.id)
+
+    async def is_cancelled() -> bool:
+        return (await job_fields(client.job_store, job.id))["status"] == "CANCELLED"
+
+    # The next heartbeat would have told it within 5 s.
+    await eventually(is_cancelled, 2, "the job went on")
+
+
+async def test_a_pod_of_two_keeps_to_its_connections(make_pod: Callable[..., Pod], client: RRQClient) -> None:
+    pod = await make_pod("--num-workers", "2").is_up()
+    await all_done(client.job_store, await enqueue_some(client, "note", 0.01, count=50))
+    by_address: dict[str, int] = {}
+    for process in (psutil.Process(pod.pid), *map(psutil.Process, pod.children())):
+        port = int(client.settings.redis_dsn.rpartition(":")[2].partition("/")[0])
+        links = [link for link in process.net_connections() if link.raddr and link.raddr.port == port]
+        by_address[str(process.pid)] = len(links)
+    assert by_address[str(pod.pid)] <= 1
+    assert max(by_address.values()) <= 3
+
+
+async def test_a_reload_replaces_one_process_after_the_other_without_cutting_a_job(
+    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
+) -> None:
+    app = tmp_path / "reloaded_app.py"
+    app.write_text("from pod_app import registry, settings\nVERSION = 1\n")
+    pod = await make_pod("--num-workers", "2", app="reloaded_app.settings").is_up()
+    before = pod.children()
+    jobs = await enqueue_some(client, "note", 2.0, count=4)
+    await pod.has_started(4)
+    pod.signal(signal.SIGHUP)
+    await eventually(lambda: not set(before) & set(pod.children()), 30, "not all were replaced")
+    await pod.is_up()
+    await eventually(lambda: len(pod.children()) == 2, 10)
+    await all_done(client.job_store, jobs)
+    assert set(pod.ledger.counts("started").values()) == {1}
+    assert pod.metric("rrq_child_restarts_total", reason="reload") == 2
+
+
+async def test_a_reload_of_broken_code_leaves_the_other_processes_at_work(
+    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
+) -> None:
+    app = tmp_path / "reloaded_app.py"
+    app.write_text("from pod_app import registry, settings\n")
+    pod = await make_pod("--num-workers", "2", app="reloaded_app.settings").is_up()
+    before = pod.children()
+    app.write_text("this is no Python\n")
+    pod.signal(signal.SIGHUP)
+    await eventually(lambda: pod.logged("worker process cannot run the application"), 20, "nobody complained")
+    await all_done(client.job_store, await enqueue_some(client, "note", count=5))
+    assert len(set(before) & set(pod.children())) == 1
+    assert pod.get("/livez")[0] == 200
+    app.write_text("from pod_app import registry, settings\n")
+    await eventually(lambda: len(pod.children()) == 2 and not set(before) & set(pod.children()), 30)

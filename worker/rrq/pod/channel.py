@@ -1,0 +1,214 @@
+"""The line between the supervisor and one child: a socket pair, one JSON message per line.
+
+What a child is and does is told by itself, so that the supervisor need not import the application. The
+supervisor reads with asyncio; the child writes synchronously, because what it tells must have left the
+process before a handler can hold the interpreter.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rrq.messages import BeatReply, LeaseState
+
+# A report carries the metrics of a second; more than this is no report of ours.
+_LONGEST_LINE = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message: who this is and the settings it found."""
+
+    worker_id: str
+    incarnation: str
+    queues: list[str]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Sent once a second by an event loop that turns, and whenever the lease begins or ends."""
+
+    worker_id: str
+    is_registered: bool
+    status: str
+    active_jobs: int
+    capacity: int
+    #: Monotonic time by which every job in hand must have ended; 0 with none in hand.
+    deadline: float
+    #: Outcomes stored since the process started.
+    finished_jobs: int
+    metrics: Mapping[str, Any] = field(default_factory=lambda: {"counts": [], "series": []})
+
+
+@dataclass(frozen=True)
+class InHand:
+    """Jobs were claimed: until the deadline (monotonic time) the event loop may stand still."""
+
+    deadline: float
+    active_jobs: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The application cannot be run; starting again would end the same way until somebody acts."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """The last message of an orderly end, with the exit code; without it a death is a crash."""
+
+    code: int
+
+
+@dataclass(frozen=True)
+class BeatAnswer:
+    """What Redis answered to the heartbeat that was sent for a child."""
+
+    worker_id: str
+    state: int
+    is_draining: bool
+    active_count: int
+    cancel_job_ids: list[str]
+
+    @classmethod
+    def of(cls, worker_id: str, reply: BeatReply) -> "BeatAnswer":
+        return cls(
+            worker_id, reply.state.value, reply.is_draining, reply.active_count, list(reply.cancel_job_ids)
+        )
+
+    @property
+    def reply(self) -> BeatReply:
+        return BeatReply(
+            LeaseState(self.state), self.is_draining, self.active_count, tuple(self.cancel_job_ids)
+        )
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Stop claiming; end when the jobs in hand have ended."""
+
+
+@dataclass(frozen=True)
+class RenewYourself:
+    """The supervisor will not renew the lease of this child; it has to do so itself."""
+
+
+Message = Hello | Report | InHand | Failed | Farewell | BeatAnswer | Retire | RenewYourself
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Hello, Report, InHand, Failed, Farewell, BeatAnswer, Retire, RenewYourself)
+}
+
+
+def encode_message(message: Message) -> bytes:
+    return json.dumps([type(message).__name__, asdict(message)], default=str).encode() + b"\n"
+
+
+def parse_message(line: bytes) -> Message:
+    """Return the message of one line; ValueError when it is none."""
+    try:
+        kind, fields = json.loads(line)
+        message: Message = _KINDS[kind](**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a message of this version: {line[:80]!r}") from error
+    return message
+
+
+class ChildEnd:
+    """The child's end of the line. Nothing here ever blocks or raises for a supervisor that is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        # Programs that a handler starts must not keep the line open.
+        os.set_inheritable(descriptor, False)
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self._unsent = b""
+        self._received = b""
+        self._on_order: Callable[[Message], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether the supervisor is behind with reading; what can wait should."""
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Hand a message to the kernel now, or as soon as there is room."""
+        self._unsent += encode_message(message)
+        with contextlib.suppress(OSError):
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    def listen(self, on_order: Callable[[Message], None], on_lost: Callable[[], None]) -> None:
+        """Call back in the running event loop for each order, and once when the supervisor is gone."""
+        self._on_order, self._on_lost = on_order, on_lost
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            received = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            if self._on_lost is not None:
+                self._on_lost()
+            return
+        *lines, self._received = (self._received + received).split(b"\n")
+        for line in lines:
+            if self._on_order is not None:
+                self._on_order(parse_message(line))
+
+
+class SupervisorEnd:
+    """The supervisor's end of the line to one child."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is sent now can reach the child."""
+        return self._writer is not None and not self._writer.is_closing()
+
+    async def read(self) -> AsyncIterator[Message]:
+        """Yield what the child says, until its end of the line is closed."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket, limit=_LONGEST_LINE)
+        try:
+            while line := await reader.readline():
+                if line.endswith(b"\n"):
+                    yield parse_message(line)
+        except OSError:
+            return
+        finally:
+            self._writer.close()
+
+    def send(self, message: Message) -> None:
+        """Tell the child something; it may be dead already, and then nobody minds."""
+        if self._writer is not None and self.is_open:
+            self._writer.write(encode_message(message))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._socket.close()
+
+
+def make_line() -> tuple[SupervisorEnd, socket.socket]:
+    """Return both ends; the second one is for the child to inherit."""
+    ours, theirs = socket.socketpair()
+    return SupervisorEnd(ours), theirs

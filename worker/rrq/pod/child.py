@@ -1,0 +1,208 @@
+"""What each worker process of a pod executes: ``python -m rrq.pod.child <plan>``.
+
+It loads the application, tells the supervisor who it is, and runs one worker whose lease the supervisor
+renews. When the supervisor is gone, the child renews its own lease, lets its jobs end, and ends.
+"""
+
+import json
+import logging
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rrq.commands.refusal import Refusal
+from rrq.commands.settings_loading import load_settings
+from rrq.exc import BurstFailed, SettingsError
+from rrq.heartbeat import Lease
+from rrq.logs import LogFormat, configure_logging
+from rrq.pod.channel import (
+    BeatAnswer,
+    ChildEnd,
+    Failed,
+    Farewell,
+    Hello,
+    InHand,
+    Message,
+    RenewYourself,
+    Report,
+    Retire,
+)
+from rrq.process import run_tuned
+from rrq.settings import RRQSettings
+from rrq.worker import RRQWorker
+
+logger = logging.getLogger(__name__)
+
+# Settings that are objects of the application, not values that could be told.
+_OBJECTS = frozenset({"on_startup", "on_shutdown", "job_registry", "cron_jobs"})
+# A deadline is told with this much to spare, so that a busy worker tells one a second and not one a claim.
+_DEADLINE_SLACK_SECONDS = 1.0
+
+NO_REGISTRY = "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings."
+
+
+@dataclass(frozen=True)
+class ChildPlan:
+    """What the supervisor tells a child on its command line."""
+
+    channel: int
+    settings_path: str | None
+    queues: tuple[str, ...] = ()
+    burst: bool = False
+    burst_linger_seconds: float | None = None
+    log_format: LogFormat = "auto"
+    log_level: str = "INFO"
+    log_context: bool = False
+
+    def to_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class SupervisedLease:
+    """The lease of a child: renewed by the supervisor, or by itself when there is none any more."""
+
+    def __init__(self, link: "Link", own: Lease) -> None:
+        self._link = link
+        self._own = own
+        self._is_wanted = False
+        self._is_alone = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._is_wanted
+
+    def start(self) -> None:
+        self._is_wanted = True
+        if self._is_alone:
+            self._own.start()
+        self._link.report()
+
+    async def stop(self) -> None:
+        self._is_wanted = False
+        self._link.report()
+        await self._own.stop()
+
+    def renew_alone(self) -> None:
+        """From now on nobody else renews."""
+        self._is_alone = True
+        if self._is_wanted and not self._own.is_running:
+            self._own.start()
+
+
+class Link:
+    """Ties one worker to the supervisor: reports go out, orders come in."""
+
+    def __init__(self, end: ChildEnd, worker: RRQWorker) -> None:
+        self._end = end
+        self._worker = worker
+        self._told_deadline = 0.0
+        self.exit_code = 0
+        ownership = worker.ownership
+        self._lease = SupervisedLease(self, ownership.lease)
+        ownership.lease = self._lease
+        ownership.on_deadline = self._tell_deadline
+        ownership.on_first_finish = self.report
+        worker.on_turn = self.report
+        worker.job_store.wire.on_call = ownership.meter.on_redis_call
+
+    def say_hello(self) -> None:
+        worker, settings = self._worker, self._worker.settings
+        told = {
+            name: getattr(settings, name, None) for name in RRQSettings.model_fields if name not in _OBJECTS
+        }
+        self._end.send(Hello(worker.worker_id, worker.ownership.incarnation, worker.queues, told))
+
+    async def run(self) -> None:
+        """Run the worker to its end, listening to the supervisor meanwhile."""
+        self._end.listen(self._on_order, self._on_supervisor_gone)
+        try:
+            await self._worker.run()
+        except BurstFailed as error:
+            logger.error("burst failed", extra={"error": str(error), "worker_id": self._worker.worker_id})
+            self.exit_code = 1
+        # Said now and not at the very end: a handler that ignores its cancellation keeps the loop from
+        # closing until the supervisor loses its patience.
+        self._end.send(Farewell(self.exit_code))
+
+    def report(self) -> None:
+        """Tell how the worker stands, with what it has counted since the last time."""
+        worker, ownership = self._worker, self._worker.ownership
+        self._told_deadline = ownership.book.latest_deadline
+        metrics = {} if self._end.has_backlog else {"metrics": ownership.meter.take()}
+        self._end.send(
+            Report(
+                worker.worker_id,
+                ownership.is_registered,
+                worker.status,
+                worker.active_jobs,
+                worker.settings.worker_concurrency,
+                self._told_deadline,
+                ownership.finished,
+                **metrics,
+            )
+        )
+
+    def _tell_deadline(self, deadline: float) -> None:
+        if deadline > self._told_deadline:
+            self._told_deadline = deadline + _DEADLINE_SLACK_SECONDS
+            self._end.send(InHand(self._told_deadline, len(self._worker.ownership.book)))
+
+    def _on_order(self, order: Message) -> None:
+        match order:
+            case BeatAnswer():
+                self._worker.ownership.hear(order.worker_id, self._worker.describe_health(), order.reply)
+            case Retire():
+                self._worker.retire()
+            case RenewYourself():
+                self._lease.renew_alone()
+
+    def _on_supervisor_gone(self) -> None:
+        logger.critical(
+            "the supervisor is gone; this process drains and ends",
+            extra={"worker_id": self._worker.worker_id},
+        )
+        self._lease.renew_alone()
+        self._worker._request_shutdown()
+
+
+def build_worker(plan: ChildPlan) -> RRQWorker:
+    """Load the application; Refusal when it cannot be run."""
+    settings = load_settings(plan.settings_path)
+    if not settings.job_registry:
+        raise Refusal(NO_REGISTRY)
+    if plan.burst_linger_seconds is not None:
+        settings.worker_burst_linger_seconds = plan.burst_linger_seconds
+    return RRQWorker(settings, settings.job_registry, list(plan.queues) or None, burst=plan.burst)
+
+
+def main(argument: str) -> int:
+    plan = ChildPlan(**json.loads(argument))
+    end = ChildEnd(plan.channel)
+    # Meant for the supervisor, which hands the processes over one by one; ended by it, jobs would be cut.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    configure_logging(plan.log_format, plan.log_level)
+    try:
+        worker = build_worker(plan)
+    except Refusal as error:
+        end.send(Failed(error.message))
+        return 1
+    except SettingsError as error:
+        end.send(Failed(f"ERROR: {error}"))
+        return 1
+    if plan.log_context:
+        context: dict[str, Any] = {"worker_id": worker.worker_id, "queues": worker.queues}
+        configure_logging(plan.log_format, plan.log_level, context)
+    link = Link(end, worker)
+    link.say_hello()
+    try:
+        run_tuned(link.run())
+    # The application's own hooks may raise anything. No farewell: this was no orderly end.
+    except Exception:
+        logger.critical("worker failed", exc_info=True, extra={"worker_id": worker.worker_id})
+        return 1
+    return link.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,104 @@
+"""Answers probes and scrapes on one port, from a thread of its own.
+
+From a thread, so that the answer can be "the supervisor stalls" when it does. What is answered is decided in
+``probes.py`` and ``exposition.py``.
+"""
+
+import functools
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+from rrq.exc import SettingsError
+
+#: A client that sends nothing must not keep a thread for ever.
+_CLIENT_TIMEOUT_SECONDS = 10.0
+#: How soon the server notices that it is to end; the pod ends with it.
+_POLL_SECONDS = 0.05
+
+#: Status, content type and body for a request, given what the client accepts.
+Answer = tuple[HTTPStatus, str, bytes]
+Page = Callable[[str], Answer]
+
+
+def parse_bind(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``[IPv6]:PORT`` or ``:PORT``."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"{text!r} is no address to listen on. Write HOST:PORT, such as 0.0.0.0:8080.")
+    return host.strip("[]"), int(port)
+
+
+class PodServer:
+    """A small HTTP server; a context manager that starts and stops it."""
+
+    def __init__(self, bind: str, pages: Mapping[str, Page]) -> None:
+        host, port = parse_bind(bind)
+        server_class = _SixServer if ":" in host else _Server
+        try:
+            self._server = server_class((host, port), _make_handler(pages))
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot listen on {bind}: {error.strerror or error}. Choose another address with --http."
+            ) from error
+        serve = functools.partial(self._server.serve_forever, poll_interval=_POLL_SECONDS)
+        self._thread = threading.Thread(target=serve, name="rrq-http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Left to a stalled client, closing would wait for it.
+    block_on_close = False
+
+
+class _SixServer(_Server):
+    address_family = socket.AF_INET6
+
+
+def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _CLIENT_TIMEOUT_SECONDS
+        protocol_version = "HTTP/1.1"
+        server_version = "rrq"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def _answer(self, *, with_body: bool) -> None:
+            page = pages.get(self.path.partition("?")[0], _not_found)
+            status, content_type, body = page(self.headers.get("Accept", ""))
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: a probe every few seconds is no event."""
+
+    return Handler
+
+
+def _not_found(_: str) -> Answer:
+    return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"see /livez, /readyz, /startupz, /metrics\n"

@@ -1,0 +1,69 @@
+"""What the cluster is told about a pod: alive, ready, started. Pure.
+
+Liveness is red only for what the supervisor cannot cure itself, because the cluster's answer is to kill the
+whole pod. One hung or crashing child, or a Redis that is away, is no reason for that.
+"""
+
+from dataclasses import dataclass
+
+from rrq.pod.restarts import NOT_CURABLE_AFTER
+
+#: The supervisor looks after its children several times a second; after this long it has stopped doing so.
+STALLED_AFTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class PodState:
+    """How a pod stands at one moment, in monotonic time."""
+
+    at: float
+    is_stopping: bool
+    """A signal told the pod to end."""
+    is_draining: bool
+    """The operator keeps the pod from claiming."""
+    redis_answered_at: float | None
+    redis_patience_seconds: float
+    failures: tuple[int, ...]
+    """Per child: starts in a row that came to nothing."""
+    registered: int
+    """Children that are able to claim."""
+    has_started: bool
+    """Every child has been able to claim once."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    is_green: bool
+    reason: str
+
+
+def decide_liveness(state: PodState, now: float) -> Verdict:
+    stalled_seconds = now - state.at
+    if stalled_seconds > STALLED_AFTER_SECONDS:
+        return Verdict(False, f"the supervisor has not turned for {stalled_seconds:.0f} s")
+    if state.registered == 0 and state.failures and min(state.failures) >= NOT_CURABLE_AFTER:
+        return Verdict(
+            False,
+            f"no worker process stays up: {min(state.failures)} starts in a row failed. "
+            "The log of the pod tells why each ended.",
+        )
+    return Verdict(True, "alive")
+
+
+def decide_readiness(state: PodState, now: float) -> Verdict:
+    if state.is_stopping:
+        return Verdict(False, "the pod is stopping")
+    if not state.has_started:
+        return decide_startup(state)
+    if state.is_draining:
+        return Verdict(False, "the pod is drained by the operator")
+    silent_seconds = now - (state.redis_answered_at or 0.0)
+    if silent_seconds > state.redis_patience_seconds:
+        return Verdict(False, f"Redis has not answered for {silent_seconds:.0f} s")
+    return Verdict(True, "ready")
+
+
+def decide_startup(state: PodState) -> Verdict:
+    if state.has_started:
+        return Verdict(True, "started")
+    return Verdict(False, f"{state.registered} of {len(state.failures)} worker processes are up so far")

@@ -1,0 +1,424 @@
+"""Keeps the worker processes of a pod running, replaces the dead, and brings all of them to their end.
+
+It runs no job code and imports no application. Whether and when to start again is decided in ``restarts.py``;
+leases, certificates and sweeps are the heartbeat's.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from time import monotonic
+
+from rrq.messages import Beat, BeatReply, DeathCertificate
+from rrq.metrics import Meter
+from rrq.pod.channel import BeatAnswer, Hello, Message, RenewYourself, Report
+from rrq.pod.child import ChildPlan
+from rrq.pod.child_process import ChildProcess
+from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
+from rrq.pod.heartbeat import PodHeartbeat
+from rrq.pod.http import Answer, PodServer
+from rrq.pod.probes import PodState, Verdict, decide_liveness, decide_readiness, decide_startup
+from rrq.pod.restarts import (
+    Death,
+    End,
+    count_failures,
+    describe_cause,
+    is_hopeless,
+    judge_death,
+    restart_delay_seconds,
+)
+from rrq.settings import RRQSettings
+
+logger = logging.getLogger(__name__)
+
+_TURN_SECONDS = 0.25
+_SAMPLE_SECONDS = 1.0
+# After the grace period a child has a second to cancel what is left and a moment to say so; then it is killed,
+# and the pod has still ended within two seconds of the grace period.
+_KILL_AFTER_GRACE_SECONDS = 1.3
+_LAST_CERTIFICATES_SECONDS = 0.3
+# A child that has given its lease back only runs the application's shutdown hook.
+_SHUTDOWN_HOOK_SECONDS = 30.0
+#: For a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
+EX_TEMPFAIL = 75
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What the command line asks for."""
+
+    processes: int
+    child: ChildPlan
+    http: str | None = None
+
+
+class Place:
+    """One of the pod's places for a child: who is in it, and how its predecessors fared."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.child: ChildProcess | None = None
+        self.failures = 0
+        self.start_at = 0.0
+        self.restart_reason: str | None = None
+        self.has_been_up = False
+
+
+class Supervisor:
+    """Runs one pod from start to end."""
+
+    def __init__(self, plan: PodPlan, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = say
+        self.places = [Place(number) for number in range(plan.processes)]
+        self.meter = Meter()
+        self.heartbeat = PodHeartbeat(self._build_beats, self._incarnations, self._tell, self.meter)
+        self._settings: RRQSettings | None = None
+        self._wake = asyncio.Event()
+        self._burials: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        #: Set once the pod is to end; it ends when the last child has.
+        self._exit_code: int | None = None
+        self._reload_at = 0.0
+        self._sampled_at = 0.0
+        self.state = self._describe(monotonic())
+
+    @property
+    def children(self) -> list[ChildProcess]:
+        return [place.child for place in self.places if place.child is not None]
+
+    async def run(self) -> int:
+        """Run until a signal, the end of a burst, or despair; returns the exit code."""
+        _adopt_orphans()
+        self._handle_signals()
+        beating = asyncio.create_task(self.heartbeat.run())
+        try:
+            with self._serve():
+                while self._exit_code is None or self.children or self._burials:
+                    self._look_after(monotonic())
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
+                    self._wake.clear()
+                if not await self.heartbeat.settle(_LAST_CERTIFICATES_SECONDS):
+                    logger.warning("Redis gives no answer; jobs still in hand are due when the leases end")
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        return self._exit_code
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        # A terminal that closes sends it too, and then nobody is left who could stop the pod.
+        on_hangup = self.stop if sys.stdin is not None and sys.stdin.isatty() else self.reload
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+        loop.add_signal_handler(signal.SIGCHLD, self._collect_dead)
+
+    def stop(self) -> None:
+        """Drain all children and end; asked a second time, hurry."""
+        hurries, self._is_stopping = self._is_stopping, True
+        self._end(EX_TEMPFAIL if self._plan.child.burst else 0)
+        logger.info("pod hurries" if hurries else "pod stops", extra={"children": len(self.children)})
+        now = monotonic()
+        for child in self.children:
+            grace_seconds = 0.0
+            if child.settings is not None and not hurries:
+                grace_seconds = child.settings.worker_shutdown_grace_period_seconds
+            child.terminate(now + grace_seconds + _KILL_AFTER_GRACE_SECONDS)
+        self._publish(now)
+
+    def reload(self) -> None:
+        """Replace one child after the other, so that new code is loaded without losing capacity."""
+        logger.info("reload requested")
+        self._reload_at = monotonic()
+        self._wake.set()
+
+    def _end(self, code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = code
+        self._wake.set()
+
+    # Looking after the children
+
+    def _look_after(self, now: float) -> None:
+        if now - self._sampled_at >= _SAMPLE_SECONDS:
+            self._sampled_at = now
+            for child in self.children:
+                child.sample()
+        for child in self.children:
+            self._end_overdue(child, now)
+        if self._exit_code is None:
+            self._start_due(now)
+            self._rotate()
+        self._publish(now)
+
+    def _end_overdue(self, child: ChildProcess, now: float) -> None:
+        if child.kill_at is not None and now >= child.kill_at:
+            logger.warning("worker process did not end in time, killed", extra={"pid": child.pid})
+            child.kill(End.STOPPED)
+        elif child.is_hung(now) and not child.is_frozen() and child.asked is not End.HUNG:
+            logger.critical(
+                "event loop of a worker process stands still past all deadlines, killed",
+                extra={"pid": child.pid, "worker_id": child.hello.worker_id if child.hello else None},
+            )
+            child.restart_reason = "hung"
+            child.kill(End.HUNG)
+
+    def _start_due(self, now: float) -> None:
+        for place in self.places:
+            if place.child is not None or now < place.start_at:
+                continue
+            try:
+                place.child = ChildProcess(place.number, self._plan.child, self._on_message)
+            except OSError as error:
+                place.failures += 1
+                place.start_at = now + restart_delay_seconds(place.failures)
+                logger.critical(
+                    "worker process cannot be started",
+                    extra={"executable": sys.executable, "error": str(error)},
+                )
+                self._give_up_if_hopeless()
+                continue
+            if place.restart_reason is not None:
+                self.meter.count("rrq_child_restarts_total", place.restart_reason)
+                place.restart_reason = None
+
+    def _rotate(self) -> None:
+        """Retire one child that is due for it; never two at a time, so that capacity stays."""
+        if any(child.asked is End.RETIRED for child in self.children):
+            return
+        for child in self.children:
+            if child.wants_recycling():
+                logger.info("worker process is recycled", extra={"pid": child.pid})
+                child.retire("recycled")
+                return
+        # New code that does not come up must not take the children with it that still run the old one.
+        if not all(place.child is not None and place.child.is_registered for place in self.places):
+            return
+        for child in self.children:
+            if child.started_at < self._reload_at:
+                logger.info("worker process is replaced", extra={"pid": child.pid})
+                child.retire("reload")
+                return
+
+    # What children say
+
+    def _on_message(self, child: ChildProcess, message: Message) -> None:
+        place = self.places[child.place]
+        match message:
+            case Hello():
+                self._on_hello(child, message)
+            case Report():
+                self.meter.add(message.metrics)
+                if message.is_registered != child.was_registered:
+                    child.was_registered = message.is_registered
+                    self.heartbeat.beat_soon()
+                if message.finished_jobs:
+                    place.failures = 0
+                if message.is_registered:
+                    place.has_been_up = True
+                elif child.asked is End.RETIRED and child.kill_at is None:
+                    child.kill_at = monotonic() + _SHUTDOWN_HOOK_SECONDS
+        self._wake.set()
+
+    def _on_hello(self, child: ChildProcess, hello: Hello) -> None:
+        self._say(f"Worker {hello.worker_id} (process {child.pid}) serves {', '.join(hello.queues)}.")
+        if child.settings is None:
+            return
+        if self._settings is None:
+            self._settings = child.settings
+            reborn = os.environ.get("RRQ_POD_UID", "") if os.getpid() == 1 else ""
+            self.heartbeat.connect(child.settings, hello.queues, reborn)
+        elif _address(child.settings) != _address(self._settings):
+            # Reloaded code that uses another Redis: the supervisor speaks to the one it knows.
+            child.renews_itself = True
+            child.send(RenewYourself())
+
+    # Deaths
+
+    def _collect_dead(self) -> None:
+        """Reap every process that has ended, orphans that were handed to us included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for child in self.children:
+                if child.pid == pid:
+                    burial = asyncio.create_task(self._bury(child, os.waitstatus_to_exitcode(status)))
+                    self._burials.add(burial)
+                    burial.add_done_callback(self._burials.discard)
+
+    async def _bury(self, child: ChildProcess, code: int) -> None:
+        await child.bury(code)
+        place = self.places[child.place]
+        lived_seconds = monotonic() - child.started_at
+        death = judge_death(
+            code,
+            is_orderly=child.farewell is not None,
+            is_unfit=child.failure is not None,
+            asked=child.asked,
+        )
+        self._certify(child, death)
+        self._tell_death(child, death)
+        place.child = None
+        place.failures = count_failures(place.failures, death, child.finished_jobs, lived_seconds)
+        place.start_at = monotonic() + restart_delay_seconds(place.failures)
+        place.restart_reason = "ended" if death.end is End.ENDED else child.restart_reason
+        self._wake.set()
+        self._conclude(child, death)
+
+    def _certify(self, child: ChildProcess, death: Death) -> None:
+        if child.identity is None:
+            return
+        cause = None
+        if death.is_crash:
+            cause = describe_cause(
+                death,
+                worker_id=child.identity.worker_id,
+                rss_bytes=child.vitals.rss_bytes,
+                at=datetime.now(UTC).isoformat(),
+            )
+        self.heartbeat.certify(DeathCertificate(child.identity, cause))
+
+    def _tell_death(self, child: ChildProcess, death: Death) -> None:
+        fields = {
+            "pid": child.pid,
+            "worker_id": child.identity.worker_id if child.identity else None,
+            "end": death.end.value,
+            "signal": death.signal_name,
+            "exit_code": death.exit_code,
+            "jobs_in_hand": child.active_jobs,
+            "rss_bytes": child.vitals.rss_bytes,
+        }
+        if death.is_crash:
+            self.meter.count("rrq_child_crashes_total", death.how)
+            logger.error("worker process died", extra=fields)
+        elif death.end is End.UNFIT:
+            logger.error("worker process cannot run the application", extra=fields | {"error": child.failure})
+        else:
+            logger.info("worker process ended", extra=fields)
+
+    def _conclude(self, child: ChildProcess, death: Death) -> None:
+        """End the pod where this death leaves nothing to hope or to do for."""
+        if death.end is End.UNFIT and self._settings is None and child.failure is not None:
+            if self._exit_code is None:
+                self._say_error(child.failure)
+            self._end(1)
+            for other in self.children:
+                other.terminate(monotonic() + _KILL_AFTER_GRACE_SECONDS)
+        elif self._plan.child.burst and child.farewell is not None and death.end is End.ENDED:
+            self._end(child.farewell.code)
+        else:
+            self._give_up_if_hopeless()
+
+    def _give_up_if_hopeless(self) -> None:
+        if self._exit_code is None and is_hopeless([place.failures for place in self.places]):
+            logger.critical("worker processes only crash, the pod gives up")
+            self._end(1)
+
+    def _say_error(self, message: str) -> None:
+        sys.stderr.write(message + "\n")
+
+    # For the heartbeat
+
+    def _build_beats(self) -> list[Beat]:
+        beats = [child.build_beat() for child in self.children]
+        return [beat for beat in beats if beat is not None]
+
+    def _incarnations(self) -> set[str]:
+        return {child.hello.incarnation for child in self.children if child.hello is not None}
+
+    def _tell(self, beat: Beat, reply: BeatReply) -> None:
+        for child in self.children:
+            if child.identity == beat.worker:
+                child.send(BeatAnswer.of(beat.worker.worker_id, reply))
+
+    # For probes and scrapes, which ask from another thread
+
+    def _describe(self, now: float) -> PodState:
+        return PodState(
+            at=now,
+            is_stopping=self._is_stopping,
+            is_draining=self.heartbeat.pulse.is_draining,
+            redis_answered_at=self.heartbeat.pulse.answered_at,
+            redis_patience_seconds=self._settings.worker_redis_patience_seconds if self._settings else 0.0,
+            failures=tuple(place.failures for place in self.places),
+            registered=sum(child.is_registered for child in self.children),
+            has_started=all(place.has_been_up for place in self.places),
+        )
+
+    def _publish(self, now: float) -> None:
+        self.state = self._describe(now)
+
+    @contextlib.contextmanager
+    def _serve(self) -> Iterator[None]:
+        if self._plan.http is None:
+            yield
+            return
+        collector = PodCollector(self.meter, self._figures)
+
+        def metrics(accept: str) -> Answer:
+            content_type, text = collector.expose(accept)
+            return HTTPStatus.OK, content_type, text
+
+        pages = {
+            "/livez": lambda _: _answer(decide_liveness(self.state, monotonic())),
+            "/readyz": lambda _: _answer(decide_readiness(self.state, monotonic())),
+            "/startupz": lambda _: _answer(decide_startup(self.state)),
+            "/metrics": metrics,
+        }
+        with PodServer(self._plan.http, pages) as server:
+            logger.info("probes and metrics are served", extra={"port": server.port})
+            yield
+
+    def _figures(self) -> PodFigures:
+        pulse, renewal_seconds = self.heartbeat.pulse, 0.0
+        if self._settings is not None:
+            renewal_seconds = self._settings.lease_renewal_seconds
+        # Two renewals: one may be under way at this very moment.
+        is_up = pulse.answered_at is not None and monotonic() - pulse.answered_at < 2 * renewal_seconds + 1
+        figures = [
+            place.child.figures() if place.child is not None else _absent(place.number)
+            for place in self.places
+        ]
+        return PodFigures(figures, is_up, pulse.seen if is_up else None)
+
+
+def _absent(number: int) -> ChildFigures:
+    return ChildFigures(number, False, 0, 0, 0, None, None, None)
+
+
+def _answer(verdict: Verdict) -> Answer:
+    status = HTTPStatus.OK if verdict.is_green else HTTPStatus.SERVICE_UNAVAILABLE
+    return status, "text/plain; charset=utf-8", f"{verdict.reason}\n".encode()
+
+
+def _address(settings: RRQSettings) -> tuple[object, ...]:
+    return (
+        settings.redis_dsn,
+        settings.key_prefix,
+        settings.redis_sentinel_service,
+        tuple(settings.redis_sentinel_hosts),
+        settings.worker_lease_seconds,
+    )
+
+
+def _adopt_orphans() -> None:
+    """Have processes that a child leaves behind handed to us, as process 1 would; Linux only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
