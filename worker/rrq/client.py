@@ -112,7 +112,9 @@ class RRQClient:
             _defer_by,
         )
         if telemetry.active.enabled:
-            return (await self._enqueue_traced(function_name, [request], 1))[0]
+            with EnqueueTrace(function_name) as trace:
+                trace.jobs = jobs = await self._enqueue_batch([_with_trace(request, trace)])
+            return jobs[0]
         return (await self._enqueue_batch([request]))[0]
 
     async def enqueue_many(
@@ -124,16 +126,11 @@ class RRQClient:
         whose key holds something else is left out of its batch, which InvalidJob then tells.
         """
         if telemetry.active.enabled:
-            return await self._enqueue_traced("", requests, batch_size)
+            with EnqueueTrace("") as trace:
+                marked = (_with_trace(request, trace) for request in requests)
+                trace.jobs = jobs = await self._enqueue_in_batches(marked, batch_size)
+            return jobs
         return await self._enqueue_in_batches(requests, batch_size)
-
-    async def _enqueue_traced(
-        self, function_name: str, requests: Iterable[JobRequest], batch_size: int
-    ) -> list[Job]:
-        with EnqueueTrace(function_name) as trace:
-            marked = (_with_trace(request, trace) for request in requests)
-            trace.jobs = jobs = await self._enqueue_in_batches(marked, batch_size)
-        return jobs
 
     async def _enqueue_in_batches(self, requests: Iterable[JobRequest], batch_size: int) -> list[Job]:
         source = iter(requests)

@@ -129,7 +129,6 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             or enqueue_time is None
             or current_retries is None
             or max_retries is None
-            or trace_context is not None
             or len(current_retries) > _SAFE_DIGITS
             or len(max_retries) > _SAFE_DIGITS
             or len(timeout or b"") > _SAFE_DIGITS
@@ -149,6 +148,16 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             text = kwargs_json.decode()
             kwargs, end = _decode_json(text)
             if end != len(text) or type(kwargs) is not dict:
+                return None
+        trace: Any = None
+        if trace_context is not None:
+            text = trace_context.decode()
+            trace, end = _decode_json(text)
+            if (
+                end != len(text)
+                or type(trace) is not dict
+                or any(type(trace[key]) is not str for key in trace)
+            ):
                 return None
         enqueued_at = _parse_iso_time(enqueue_time.decode())
         run_at = None if run_time is None else _parse_iso_time(run_time.decode())
@@ -173,7 +182,7 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             "last_error": None,
             "queue_name": None if queue_name is None else queue_name.decode(),
             "dlq_name": None,
-            "trace_context": None,
+            "trace_context": trace,
         }
     except (ValueError, RecursionError):
         # The tolerant reader decides whether this is odd or broken, and says why.
