@@ -201,6 +201,9 @@ class JobOutcomes:
         logger.warning(
             "job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error_message}
         )
+        if self._traces:
+            # For the attempt that follows if somebody has the dead letter run again.
+            await self._leave_trace(job)
         await self._report(
             job,
             OutcomeKind.DEAD,

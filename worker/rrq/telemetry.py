@@ -48,8 +48,9 @@ class JobSpan:
     def end(self, outcome: str, error: BaseException | None = None, message: str = "") -> None:
         """The attempt has ended; ``outcome`` is done, retry, dead, cancelled, back or lost.
 
-        ``error`` is what the handler raised, if it raised; ``message`` is why there is no result. May
-        be called from another task than the one that runs the handler.
+        It is what the attempt reports; Redis may still refuse it when the job has been given to another
+        one. ``error`` is what the handler raised, if it raised; ``message`` is why there is no result.
+        May be called from another task than the one that runs the handler; the first call counts.
         """
 
     def leave(self) -> None:

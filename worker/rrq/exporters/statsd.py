@@ -84,12 +84,11 @@ class StatsdExporter(MetricsExporter):
             if self._socket is None:
                 self._waiting.append(datagram)
             else:
-                self._put(datagram)
+                self._put(self._socket, datagram)
 
-    def _put(self, datagram: bytes) -> None:
+    def _put(self, channel: socket.socket, datagram: bytes) -> None:
         try:
-            if self._socket is not None:
-                self._socket.sendto(datagram, (self._address, self._port))
+            channel.sendto(datagram, (self._address, self._port))
         except OSError:
             # A full buffer, an unreachable host, a closed socket: metrics are not worth a job.
             return
@@ -115,7 +114,7 @@ class StatsdExporter(MetricsExporter):
             self._socket.setblocking(False)
             self._address = address
             while self._waiting:
-                self._put(self._waiting.popleft())
+                self._put(self._socket, self._waiting.popleft())
 
 
 def build_datagram(name: str, value: float, kind: str, labels: dict[str, str] | None) -> bytes | None:

@@ -1,7 +1,7 @@
 -- leave_trace: change the trace context of a job, if the attempt still owns it.
 -- needs: context
--- Not a part of finish_jobs: that one is passed by every job, this one only by failed attempts that
--- are traced. It comes just before the finish on the same connection.
+-- Not a part of finish_jobs: that one is passed by every job, this one only by attempts that failed
+-- and are traced. It comes just before the finish on the same connection.
 -- KEYS     1 job
 -- ARGV     1 key prefix   2 attempt token   3 trace context (JSON)
 -- Returns  1 stored   0 the job is another attempt's by now, nothing written
