@@ -101,7 +101,8 @@ class Terminal:
     @property
     def text(self) -> str:
         """Everything shown so far, without colours and cursor movements."""
-        return _CONTROL.sub("", self.raw)
+        # Each picture of a live view begins by moving the cursor home.
+        return _CONTROL.sub("", self.raw.replace("\x1b[H", "\n"))
 
     def forget(self) -> None:
         """Start over: `text` is then what is shown from now on."""

@@ -60,6 +60,7 @@ def test_bare_and_full_names_mean_the_same_queue(prefix: str, name: str) -> None
     keys = Keys(prefix)
     assert keys.queue_key(name) == f"{prefix}queue:{name}"
     assert keys.queue_key(keys.queue_key(name)) == keys.queue_key(name)
+    assert keys.queue_name(keys.queue_key(name)) == keys.queue_name(name) == name
     assert keys.dlq_key(name) == f"{prefix}dlq:{name}"
     assert keys.dlq_key(keys.dlq_key(name)) == keys.dlq_key(name)
 

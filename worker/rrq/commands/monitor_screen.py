@@ -9,9 +9,12 @@ from rrq.commands.monitor_view import build_header, build_tables
 from rrq.commands.output import Table, build_rich_table
 from rrq.overview import Overview
 
-# Title, header and the lines above, between and below.
-_LINES_AROUND_ROWS = 5
+# Each table has a line above it, a title and its column names; boxes would take twice as many.
+_LINES_AROUND_ROWS = 3
+# The first line of the screen, which a narrow window folds.
 _HEADER_LINES = 2
+# Columns up to this width, which is that of a status or a number, are the last to be cut.
+_SHORT_COLUMN = 12
 
 
 def build_screen(overview: Overview | None, trouble: str | None, height: int) -> RenderableType:
@@ -22,7 +25,8 @@ def build_screen(overview: Overview | None, trouble: str | None, height: int) ->
     if overview is not None:
         style = "bold" if trouble is None else "dim"
         parts.append(Text(build_header(overview), style=style))
-        parts += [_fit(table, rows) for table, rows in _share_out(build_tables(overview), height)]
+        for table, rows in _share_out(build_tables(overview), height):
+            parts += [Text(), _fit(table, rows)]
     return Group(*parts)
 
 
@@ -41,9 +45,10 @@ def _share_out(tables: list[Table], height: int) -> list[tuple[Table, int]]:
 def _fit(table: Table, most_rows: int) -> RichTable:
     hidden = len(table.rows) - most_rows
     title = table.title if hidden <= 0 else f"{table.title} ({hidden} more not shown)"
-    drawn = build_rich_table(Table(title, table.columns, table.rows[:most_rows]))
-    # A row is a line: what is too long for the window is cut, not folded.
-    for column in drawn.columns:
-        column.overflow, column.no_wrap = "ellipsis", True
-    drawn.expand = True
+    drawn = build_rich_table(Table(title, table.columns, table.rows[:most_rows]), one_line=True)
+    drawn.box, drawn.pad_edge = None, False
+    for number, column in enumerate(drawn.columns):
+        longest = max(len(row[number]) for row in (table.columns, *table.rows))
+        # Columns that may wrap are the first to give way; their cells are cut all the same.
+        column.no_wrap = longest <= _SHORT_COLUMN
     return drawn

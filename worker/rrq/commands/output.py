@@ -16,6 +16,7 @@ from rrq.commands.formatting import as_strict_json, printable
 from rrq.commands.refusal import Refusal
 
 if TYPE_CHECKING:
+    from rich.console import OverflowMethod
     from rich.table import Table as RichTable
 
 _STYLES = {
@@ -82,15 +83,22 @@ def print_plain_table(table: Table) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def build_rich_table(table: Table) -> "RichTable":
+def build_rich_table(table: Table, *, one_line: bool = False) -> "RichTable":
+    """Return the table for a terminal; ``one_line`` cuts what is too long instead of folding it."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     rich_table = RichTable(title=table.title, title_justify="left", title_style="bold")
     for name in table.columns:
-        rich_table.add_column(name, overflow="fold")
+        rich_table.add_column(Text(name, no_wrap=one_line))
+    overflow: OverflowMethod = "ellipsis" if one_line else "fold"
     for row in table.rows:
-        rich_table.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
+        rich_table.add_row(
+            *(
+                Text(printable(cell), style=_STYLES.get(cell, ""), no_wrap=one_line, overflow=overflow)
+                for cell in row
+            )
+        )
     return rich_table
 
 
