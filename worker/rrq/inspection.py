@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from rrq.messages import QueueObservation
@@ -39,14 +38,6 @@ class QueuePage:
 
     total: int
     entries: tuple[QueuedJob, ...]
-
-
-@dataclass(frozen=True)
-class ObservedQueues:
-    """How some queues look at one moment of Redis's clock, by their short names."""
-
-    now: datetime
-    queues: dict[str, QueueObservation]
 
 
 class JobScan:
@@ -126,16 +117,12 @@ async def read_served_queue_names(store: JobStore, max_age_seconds: float | None
     return {store.keys.queue_name(decode(member)) for member in members}
 
 
-async def observe_queues(store: JobStore, names: Iterable[str]) -> ObservedQueues:
+async def observe_queues(store: JobStore, names: Iterable[str]) -> dict[str, QueueObservation]:
     """Look at any number of queues; each call to Redis is bounded."""
-    wanted = sorted(names)
     queues: dict[str, QueueObservation] = {}
-    now_ms = 0
-    for part in in_batches(wanted, _QUEUES_PER_OBSERVATION) or [[]]:
-        observation = await store.observe(part)
-        queues |= observation.queues
-        now_ms = observation.now_ms
-    return ObservedQueues(datetime.fromtimestamp(now_ms / 1000, UTC), queues)
+    for part in in_batches(sorted(names), _QUEUES_PER_OBSERVATION):
+        queues |= (await store.observe(part)).queues
+    return queues
 
 
 async def read_queue_page(store: JobStore, queue_name: str, offset: int, limit: int) -> QueuePage:

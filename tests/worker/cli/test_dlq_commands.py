@@ -221,6 +221,16 @@ async def test_only_chosen_dead_letters_are_requeued(
     assert "No matching" in await cli.ok("dlq", "requeue", "--function", "add")
 
 
+async def test_the_limit_counts_jobs_and_not_what_has_expired(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "gone", "job-2", "job-3")
+    await store.redis.delete("rrq:job:gone")
+    done = await cli.json("dlq", "requeue", "--all", "--limit", "1")
+    assert (done["requeued"], done["dropped"], done["job_ids"]) == (1, 1, ["job-2"])
+    assert await dead_letters(store) == ["job-3"]
+
+
 async def test_a_dry_run_changes_nothing(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:

@@ -277,6 +277,17 @@ async def test_the_timeline_of_a_finished_job(
     assert [event["event"] for event in trace["events"]] == ["Created", "Started", "Completed"]
 
 
+async def test_the_timeline_of_a_job_that_waits_for_its_retry(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    settings.base_retry_delay_seconds = 1000
+    await client.enqueue("fail", _job_id="job-1")
+    await run_burst(settings, registry)
+    trace = await cli.json("job", "trace", "job-1")
+    assert [event["event"] for event in trace["events"]] == ["Created", "Started", "Retry 1"]
+    assert trace["total_duration_seconds"] < 60
+
+
 async def test_a_timeline_without_times_has_no_duration(cli: CommandLine, store: JobStore) -> None:
     await store.redis.hset("rrq:job:job-1", mapping={"status": "CANCELLED", "function_name": "add"})
     shown = await cli.ok("job", "trace", "job-1")

@@ -14,7 +14,7 @@ from rrq.commands.options import (
     offset_option,
     settings_option,
 )
-from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import DeadLetterScan
 from rrq.inspection import read_stored_jobs
@@ -23,6 +23,7 @@ from rrq.stored_job import StoredJob
 
 _SHOWN_ID_LENGTH = 18
 _SHOWN_ERROR_LENGTH = 50
+DEAD_LETTER_COLUMNS = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -108,17 +109,16 @@ def _print_page(found: _Found, offset: int) -> None:
     if not found.jobs:
         print_line(f"No jobs found in DLQ: {found.dlq_name}")
         return
-    page = found.page
-    columns = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
-    print_table(Table(f"Jobs in DLQ: {found.dlq_name}", columns, [dead_letter_row(job) for job in page]))
-    print_line(describe_page(offset, len(page), len(found.jobs)))
+    rows = [dead_letter_row(job) for job in found.page]
+    print_table(Table(f"Jobs in DLQ: {found.dlq_name}", DEAD_LETTER_COLUMNS, rows))
+    print_line(describe_page(offset, len(rows), len(found.jobs)))
 
 
 def _print_notes(found: _Found, max_scan: int) -> None:
     if found.expired:
         print_note(f"Note: {found.expired} entries are not shown because their jobs have expired.")
     if not found.is_complete:
-        print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+        print_scan_note(max_scan)
 
 
 def dead_letter_row(job: StoredJob) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import click
 
-from rrq.commands.dlq_list import dead_letter_row
+from rrq.commands.dlq_list import DEAD_LETTER_COLUMNS, dead_letter_row
 from rrq.commands.job_choice import JobFilter, dlq_name_option
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
@@ -118,13 +118,15 @@ async def _find(store: JobStore, order: _Order) -> list[DeadLetter]:
     """
     if order.job_id is not None:
         return await _find_one(store, order, order.job_id)
-    matching: list[DeadLetter] = []
+    wanted: list[DeadLetter] = []
+    jobs = 0
     async for letter in DeadLetterScan(store, order.dlq_name, oldest_first=True):
         if _is_wanted(store, order, letter):
-            matching.append(letter)
-            if order.limit is not None and len(matching) == order.limit:
+            wanted.append(letter)
+            jobs += letter.job is not None
+            if jobs == order.limit:
                 break
-    return matching
+    return wanted
 
 
 async def _find_one(store: JobStore, order: _Order, job_id: str) -> list[DeadLetter]:
@@ -143,9 +145,8 @@ def _print(done: _Done) -> None:
         print_line(f"No matching jobs found in DLQ: {order.dlq_name}")
     elif order.is_dry_run:
         print_line(f"DRY RUN: Would requeue {count} jobs")
-        columns = ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries")
         rows = [dead_letter_row(job) for job in done.matching[:_SHOWN_IN_DRY_RUN]]
-        print_table(Table("Jobs to Requeue (Dry Run)", columns, rows))
+        print_table(Table("Jobs to Requeue (Dry Run)", DEAD_LETTER_COLUMNS, rows))
     else:
         print_line(
             f"Successfully requeued {done.requeued} jobs from DLQ '{order.dlq_name}' "

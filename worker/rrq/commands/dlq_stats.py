@@ -8,7 +8,7 @@ import click
 from rrq.commands.formatting import NOTHING, format_time
 from rrq.commands.job_choice import dlq_name_option, short_queue_name
 from rrq.commands.options import json_option, max_scan_option, settings_option
-from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import DeadLetterScan, count_dead_letters
 from rrq.store import JobStore
@@ -71,7 +71,7 @@ def _print(stats: _Stats, max_scan: int) -> None:
     if stats.expired:
         print_note(f"Note: of {stats.expired} entries only the id is left, because their jobs have expired.")
     if not stats.is_complete:
-        print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+        print_scan_note(max_scan)
 
 
 def _ranking(title: str, column: str, counts: Counter[str], most: int | None = None) -> Table:

@@ -9,7 +9,7 @@ import click
 from rrq.commands.formatting import NOTHING, format_duration, format_time
 from rrq.commands.job_choice import JobFilter
 from rrq.commands.options import json_option, limit_option, max_scan_option, settings_option
-from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.output import Table, print_json, print_line, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.inspection import JobScan
 from rrq.job import JobStatus
@@ -59,7 +59,7 @@ def job_list(
     else:
         print_line("No jobs found")
     if not found.is_complete:
-        print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+        print_scan_note(max_scan)
 
 
 async def _find(store: JobStore, wanted: JobFilter, limit: int, max_scan: int) -> _Found:

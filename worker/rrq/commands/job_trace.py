@@ -14,6 +14,7 @@ from rrq.commands.redis_access import run_with_store
 from rrq.stored_job import StoredJob
 
 _SHOWN_ID_LENGTH = 8
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _END_BY_STATUS = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled"}
 
 
@@ -52,21 +53,20 @@ def build_timeline(job: StoredJob) -> list[Event]:
     A job remembers only its latest attempt. Of earlier retries the number is known and not the time;
     they are listed where they must have been.
     """
-    created = Event("Created", job.created_at, f"in {job.queue_name or 'the default queue'}")
-    events = [*_retries(job)]
+    events = [Event("Created", job.created_at, f"in {job.queue_name or 'the default queue'}"), *_retries(job)]
     if job.started_at is not None:
         worker = job.fields.get("worker_id")
         events.append(Event("Started", job.started_at, f"by {worker}" if worker else ""))
     if job.has_ended:
-        details = job.last_error or "" if job.status == "FAILED" else ""
-        events.append(Event(_END_BY_STATUS[job.status], job.completed_at, details))
-    timed = sorted((event for event in events if event.at is not None), key=lambda event: event.at or _NEVER)
-    untimed = [event for event in events if event.at is None]
-    ended_untimed = [event for event in untimed if event.name in _END_BY_STATUS.values()]
-    return [created, *(event for event in untimed if event not in ended_untimed), *timed, *ended_untimed]
-
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
+        reason = job.last_error if job.status == "FAILED" else None
+        events.append(Event(_END_BY_STATUS[job.status], job.completed_at, reason or ""))
+    # An event without a time keeps its place behind the one before it.
+    latest = _LONG_AGO
+    placed = []
+    for event in events:
+        latest = event.at or latest
+        placed.append((latest, event))
+    return [event for _, event in sorted(placed, key=lambda entry: entry[0])]
 
 
 def _retries(job: StoredJob) -> list[Event]:
@@ -79,7 +79,9 @@ def _retries(job: StoredJob) -> list[Event]:
 
 
 def _total_seconds(events: list[Event]) -> float | None:
-    times = [event.at for event in events if event.at is not None]
+    # A retry may lie in the future.
+    now = datetime.now(UTC)
+    times = [min(event.at, now) for event in events if event.at is not None]
     return (max(times) - min(times)).total_seconds() if times else None
 
 

@@ -64,6 +64,11 @@ def print_note(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
+def print_scan_note(max_scan: int) -> None:
+    """Tell that a command has not looked at everything."""
+    print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+
+
 def print_table(table: Table) -> None:
     if is_terminal():
         from rich.console import Console

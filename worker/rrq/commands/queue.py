@@ -11,7 +11,6 @@ from rrq.commands.queue_stats import queue_stats
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
 from rrq.inspection import (
-    ObservedQueues,
     QueuedJob,
     QueuePage,
     find_queue_names,
@@ -39,12 +38,12 @@ queue.add_command(queue_stats)
 @json_option
 def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> None:
     """List all active queues, the largest first."""
-    seen = run_with_store(settings_path, _read_queues)
-    shown = {name: queue for name, queue in seen.queues.items() if show_empty or _size(queue)}
+    queues = run_with_store(settings_path, _read_queues)
+    shown = {name: queue for name, queue in queues.items() if show_empty or _size(queue)}
     ordered = sorted(shown.items(), key=lambda entry: (-_size(entry[1]), entry[0]))
     if as_json:
         print_json([_queue_json(name, queue) for name, queue in ordered])
-    elif not seen.queues:
+    elif not queues:
         print_line("No active queues found")
     elif not ordered:
         print_line("No queues to display")
@@ -55,7 +54,7 @@ def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> No
         print_line(f"Total: {len(ordered)} queues, {total} pending jobs")
 
 
-async def _read_queues(store: JobStore) -> ObservedQueues:
+async def _read_queues(store: JobStore) -> dict[str, QueueObservation]:
     names = {name async for name in find_queue_names(store)}
     return await observe_queues(store, names | await read_served_queue_names(store))
 

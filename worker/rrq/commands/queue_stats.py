@@ -9,7 +9,7 @@ import click
 from rrq.commands.formatting import format_duration
 from rrq.commands.job_choice import short_queue_name
 from rrq.commands.options import json_option, settings_option
-from rrq.commands.output import Table, print_json, print_line, print_note, print_table
+from rrq.commands.output import Table, print_json, print_line, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import DeadLetterScan
 from rrq.inspection import JobScan, find_queue_names, read_served_queue_names
@@ -67,7 +67,7 @@ def queue_stats(
         return
     print_table(Table("Queue Statistics", _COLUMNS, [_row(queue) for queue in stats.queues]))
     if not stats.is_complete:
-        print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+        print_scan_note(max_scan)
 
 
 async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: int) -> _Stats:
