@@ -206,6 +206,17 @@ async def test_letter_that_is_already_queued_again_is_not_queued_twice(
     assert await ask(store, "ZCARD", QUEUE) == 1
 
 
+async def test_letter_whose_id_waits_in_another_queue_stays_there_alone(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await bury(store, worker, "1")
+    await enqueue(store, "1", queue_name="elsewhere")
+    assert await store.requeue_dlq("default", "default") == 0
+    assert not await is_queued(store, "1")
+    assert await is_queued(store, "1", "elsewhere")
+    assert (await job_fields(store, "1"))["queue_name"] == "elsewhere"
+
+
 @pytest.mark.parametrize("has_ended", [True, False])
 async def test_letter_whose_id_has_begun_a_new_life_leaves_that_life_alone(
     store: JobStore, worker: SteppedWorker, has_ended: bool

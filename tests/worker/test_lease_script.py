@@ -96,6 +96,17 @@ async def test_heartbeat_leaves_the_records_that_others_read(store: JobStore) ->
     assert abs(float(event[b"timestamp"]) * 1000 - await now_ms(store)) < 5000
 
 
+async def test_queues_that_nobody_has_served_for_a_day_are_forgotten(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    now = await now_ms(store) / 1000
+    await ask(store, "ZADD", store.keys.active_queues, now - 90_000, "gone", now - 80_000, "rests")
+    await worker.beat()
+    names = set(await ask(store, "ZRANGE", store.keys.active_queues, 0, -1))
+    assert b"gone" not in names
+    assert b"rests" in names
+
+
 async def test_heartbeat_tells_how_many_jobs_redis_has_down_for_the_worker(
     store: JobStore, worker: SteppedWorker
 ) -> None:

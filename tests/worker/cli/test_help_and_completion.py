@@ -16,7 +16,7 @@ from rrq.cli import rrq
 HELP = {
     (): "RRQ: Reliable Redis Queue",
     ("worker",): "Manage RRQ workers",
-    ("worker", "run"): "Run one worker process",
+    ("worker", "run"): "Run worker processes until a signal ends them",
     ("worker", "watch"): "restart it gracefully",
     ("check",): "health check",
     ("queue",): "Manage and inspect queues",

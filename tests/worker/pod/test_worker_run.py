@@ -124,6 +124,14 @@ def test_what_cannot_be_run_is_told_once_and_ends_at_once(path: str | None, comp
     assert time.monotonic() - started_at < 15
 
 
+def test_an_address_of_redis_that_can_never_work_is_told_without_its_password() -> None:
+    app = ("--settings", "examples.jobs.settings", "--num-workers", "2")
+    done = rrq(*app, RRQ_REDIS_DSN="redis://:sec/ret@host:6379/0")
+    assert done.returncode == 1
+    assert "ERROR: redis_dsn 'redis://***@host:6379/0' cannot be read as a URL." in done.stderr
+    assert "sec" not in done.stderr.replace("seconds", "")
+
+
 def test_an_address_that_cannot_be_used_for_http_is_told() -> None:
     app = ("--settings", "examples.jobs.settings", "--num-workers", "1")
     done = rrq(*app, "--http", "no-port")

@@ -39,12 +39,6 @@ def open_store(settings: RRQSettings) -> JobStore:
         return JobStore(settings)
     except RRQError as error:
         raise Refusal(f"ERROR: {error}") from error
-    except ValueError as error:
-        # Without the error's own words: they may quote the part of the DSN that is a password.
-        raise Refusal(
-            f"ERROR: redis_dsn {mask_dsn(settings.redis_dsn)!r} is not the address of a Redis. "
-            "Write it like redis://user:password@host:6379/0, with special characters percent-encoded."
-        ) from error
 
 
 @contextlib.contextmanager

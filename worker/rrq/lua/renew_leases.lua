@@ -74,6 +74,9 @@ local function beat(at)
   return reply
 end
 
+-- Queues may come and go with the tenants of an application; a day after its last worker one is forgotten.
+redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
+
 local replies = {now_ms, -1}
 for at = 3, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
 local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')

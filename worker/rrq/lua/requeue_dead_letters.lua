@@ -10,9 +10,10 @@ if refusal then return refusal end
 local function queue_again(id)
   local job = prefix .. 'job:' .. id
   if redis.call('TYPE', job).ok ~= 'hash' then return 0 end
-  local token, status = unpack(redis.call('HMGET', job, 'attempt_token', 'status'))
+  local token, status, name = unpack(redis.call('HMGET', job, 'attempt_token', 'status', 'queue_name'))
   -- The id was enqueued again after it was dead-lettered; that life is none of ours.
   if status == 'ACTIVE' or status == 'COMPLETED' then return 0 end
+  if type(redis.pcall('ZSCORE', home_queue(nil, name), id)) == 'string' then return 0 end
   redis.call('HSET', job, 'status', 'PENDING', 'current_retries', '0', 'queue_name', ARGV[2],
     'attempt_token', (token or '') .. '.requeued', 'next_scheduled_run_time', iso(now_us))
   redis.call('HDEL', job, 'completion_time', 'worker_id', 'start_time', 'claimed_queue',
