@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from roster import LABELS, OURS
+from roster import LABELS, OURS, SUPERVISED
 
 WIDTH = 760
 LABEL_WIDTH = 150
@@ -59,7 +59,7 @@ def _build_panel(column: dict[str, Any], concurrency: int, top: int) -> tuple[li
         y = top + TOP + index * ROW_HEIGHT
         baseline = y + BAR_HEIGHT - 5
         width = max(1.0, room * rate / largest)
-        kind = "ours" if name == OURS else "peer"
+        kind = "ours" if name in (OURS, SUPERVISED) else "peer"
         end = LABEL_WIDTH + width
         box = f'x="{LABEL_WIDTH}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}"'
         parts += [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roster import BASELINE, LABELS, OURS
+from roster import BASELINE, LABELS, OURS, SUPERVISED
 
 Results = dict[str, Any]
 NOT_MEASURED = "-"
@@ -31,6 +31,9 @@ def build_report(results: Results) -> str:
     if "latency" in sections:
         parts.append("### Idle worker: enqueue to handler start, ms\n")
         parts.append(_row_table(sections["latency"], ("p50_ms", "p99_ms", "max_ms")))
+    if "scaling" in sections:
+        parts.append("### Jobs per second of one pod, 1 ms of processor time a job\n")
+        parts.append(_rate_table(sections["scaling"], "handler of "))
     for name, title in (
         ("idle", "### Idle worker process"),
         ("contention", "### Eight processes, one job at a time"),
@@ -73,7 +76,7 @@ def build_ratios(sections: dict[str, Any]) -> list[str]:
                 # Most peers have no bulk call; they compete with the best they have.
                 column = best_of(sections[name])
             lines += _ratio_lines(prefix + key, column)
-    return lines
+    return lines + _scaling_lines(sections.get("scaling", {}))
 
 
 def best_of(table: dict[str, Any]) -> dict[str, Any]:
@@ -87,15 +90,29 @@ def best_of(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ratio_lines(title: str, column: dict[str, Any]) -> list[str]:
-    others = {name: row["median"] for name, row in column.items() if name != OURS}
-    if OURS not in column or not others:
+    others = {name: row["median"] for name, row in column.items() if name not in (OURS, SUPERVISED)}
+    if not others:
         return []
-    ours = column[OURS]["median"]
     fastest = max(others, key=lambda name: others[name])
-    text = f"{title}: {ours / others[fastest]:.1f} x the fastest peer ({LABELS[fastest]})"
-    if BASELINE in others:
-        text += f", {ours / others[BASELINE]:.1f} x {LABELS[BASELINE]}"
-    return [text]
+    lines = []
+    for name in (OURS, SUPERVISED):
+        if name not in column:
+            continue
+        ours = column[name]["median"]
+        text = f"{title}, {LABELS[name]}: {ours / others[fastest]:.1f} x the fastest peer ({LABELS[fastest]})"
+        if BASELINE in others:
+            text += f", {ours / others[BASELINE]:.1f} x {LABELS[BASELINE]}"
+        lines.append(text)
+    return lines
+
+
+def _scaling_lines(table: dict[str, Any]) -> list[str]:
+    rates = [row["median"] for row in table.get("1 ms", {}).values()]
+    if len(rates) < 2:
+        return []
+    return [
+        f"two worker processes on two cores, 1 ms of processor time a job: {rates[1] / rates[0]:.2f} x one"
+    ]
 
 
 def _describe_delivery(sections: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from harness import (
     running,
     stolen_share,
 )
-from roster import BASELINE, OURS, jobs_for
+from roster import BASELINE, OURS, PODS, SUPERVISED, jobs_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,8 +155,8 @@ def measure_enqueue(bench: Bench) -> dict[str, Any]:
         print(f"  round {number + 1}", flush=True)
         for mode, column in table.items():
             for contender in bench.plan.contenders:
-                if mode == "bulk" and not contender.has_bulk:
-                    continue
+                if contender.name == SUPERVISED or (mode == "bulk" and not contender.has_bulk):
+                    continue  # a supervisor does not produce
                 # Bulk is several times faster and needs more jobs for the same precision.
                 jobs = bench.plan.enqueue_jobs * (5 if mode == "bulk" else 1)
 
@@ -307,6 +307,42 @@ def _contend(bench: Bench, contender: Contender) -> dict[str, Any]:
     }
 
 
+SCALING_ROUNDS = 5
+SCALING_JOBS = 4000
+
+
+def measure_scaling(bench: Bench) -> dict[str, Any]:
+    """Run jobs of 1 ms processor time in a pod of one process and in a pod of two, in turns."""
+    table: dict[str, Any] = {}
+    for number in range(SCALING_ROUNDS if bench.plan.rounds > 1 else 1):
+        print(f"  round {number + 1}", flush=True)
+        for pod in PODS:
+
+            def drain(pod: Contender = pod) -> float:
+                return _drain_pod(bench, pod)
+
+            rate = bench.attempt(pod, drain)
+            if rate is not None:
+                row = table.setdefault(pod.name, {"jobs": SCALING_JOBS, "rates": []})
+                row["rates"].append(round(rate, 1))
+                print(f"    {pod.label:<20} {rate:>9,.0f} jobs/s", flush=True)
+    return _with_medians({"1 ms": table})
+
+
+def _drain_pod(bench: Bench, pod: Contender) -> float:
+    enqueue(pod, bench.redis.dsn, SCALING_JOBS, "bulk")
+    with running(pod, "work", bench.redis.dsn, jobs=SCALING_JOBS, concurrency=10, burn_ms=1.0) as child:
+        child.wait_for("started", 30)
+        begun = time.monotonic()
+        deadline = begun + RUN_TIMEOUT_SECONDS
+        # Each process knows only its own jobs; Redis counts them all.
+        while int(bench.redis.call("HGET", "rrq:counters", "done") or 0) < SCALING_JOBS:
+            if time.monotonic() > deadline:
+                raise BenchError(f"{pod.label} did not end its jobs within {RUN_TIMEOUT_SECONDS:.0f} s.")
+            time.sleep(0.01)
+        return SCALING_JOBS / (time.monotonic() - begun)
+
+
 def measure_memory(bench: Bench) -> dict[str, Any]:
     """Resident memory of an idle worker process, and how much it grows over many jobs."""
     table: dict[str, Any] = {}
@@ -358,5 +394,6 @@ SECTIONS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "delay": measure_delay,
     "idle": measure_idle,
     "contention": measure_contention,
+    "scaling": measure_scaling,
     "memory": measure_memory,
 }

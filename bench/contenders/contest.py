@@ -43,6 +43,7 @@ class Order:
     mode: str
     gap_ms: tuple[float, float]
     handler_ms: float
+    burn_ms: float
     linger: bool
     stamped: bool
 
@@ -57,6 +58,7 @@ def parse_order(argv: list[str] | None = None) -> Order:
     parser.add_argument("--mode", choices=("single", "concurrent", "bulk"), default="concurrent")
     parser.add_argument("--gap-ms", type=float, nargs=2, default=(20.0, 50.0))
     parser.add_argument("--handler-ms", type=float, default=0.0)
+    parser.add_argument("--burn-ms", type=float, default=0.0, help="processor time each job takes")
     parser.add_argument("--linger", action="store_true", help="stay alive after the last job")
     parser.add_argument("--stamped", action="store_true", help="job numbers are sending times")
     given = parser.parse_args(argv)
@@ -68,6 +70,7 @@ def parse_order(argv: list[str] | None = None) -> Order:
         mode=given.mode,
         gap_ms=(given.gap_ms[0], given.gap_ms[1]),
         handler_ms=given.handler_ms,
+        burn_ms=given.burn_ms,
         linger=given.linger,
         stamped=given.stamped,
     )
@@ -143,8 +146,10 @@ class AsyncContest:
         self.ledger = Ledger(order, self._full.set)
 
     async def handle(self, number: int) -> None:
-        """The body of every job: nothing, or a short nap where a section asks for one."""
+        """The body of every job: nothing, or a short nap or some work where a section asks for it."""
         self.ledger.record(number)
+        if self.order.burn_ms:
+            burn(self.order.burn_ms)
         if self.order.handler_ms:
             await asyncio.sleep(self.order.handler_ms / 1000)
 
@@ -158,6 +163,13 @@ class AsyncContest:
         self.ledger.report(recorded_ns)
         if not self.order.linger:
             leave()
+
+
+def burn(milliseconds: float) -> None:
+    """Use this much processor time, however long that takes on a busy machine."""
+    ends_at = time.thread_time_ns() + int(milliseconds * 1e6)
+    while time.thread_time_ns() < ends_at:
+        pass
 
 
 def leave() -> NoReturn:
