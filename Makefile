@@ -6,7 +6,7 @@ UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench images images-test clean
+.PHONY: help demo test check static fmt lock bench soak images images-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 
 bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds one environment per queue)
 	$(BIN)/python bench/throughput.py $(ARGS)
+
+# For instance ARGS="--seconds 600 --seed 7".
+soak: $(VENV)/.ready ## Kill, stop and recycle worker processes and Redis under load, then count (3 min)
+	PYTHONPATH=tests/support $(BIN)/python tests/soak/soak.py $(ARGS)
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest

@@ -1,7 +1,8 @@
-"""`make demo`: a worker process empties a queue of example jobs while you watch.
+"""`make demo`: a pod of two worker processes empties a queue of example jobs while you watch.
 
-Starts a private Redis (unless RRQ_REDIS_DSN names one), enqueues a few thousand jobs in bulk, keeps one
-worker process running, and at the end asks Redis about every single job. Exit code 1 if any is missing.
+Starts a private Redis (unless RRQ_REDIS_DSN names one), enqueues a few thousand jobs in bulk, kills one of the
+processes in the middle of its work, and at the end asks Redis about every single job. Exit code 1 if any is
+missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -33,7 +35,7 @@ JOB_COUNT = 3_000
 GIVE_UP_SECONDS = 120.0
 REFRESH_SECONDS = 0.2
 LOG_LINE_SECONDS = 2.0
-RESTART_DELAY_SECONDS = 0.5
+KILL_AT_SHARE = 0.4
 STOP_SECONDS = 15.0
 READ_BATCH = 200
 
@@ -92,32 +94,34 @@ async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]
 
 
 @contextlib.asynccontextmanager
-async def supervised_worker(environment: dict[str, str]) -> AsyncIterator[None]:
-    """Keep one worker process running: start it again when it dies, stop it gently at the end."""
-    command = (sys.executable, "-m", "examples.jobs")
-    process = await asyncio.create_subprocess_exec(*command, env=environment)
-
-    async def keep_running() -> None:
-        nonlocal process
-        while True:
-            await process.wait()
-            await asyncio.sleep(RESTART_DELAY_SECONDS)
-            process = await asyncio.create_subprocess_exec(*command, env=environment)
-
-    keeper = asyncio.create_task(keep_running())
+async def running_pod(environment: dict[str, str]) -> AsyncIterator[int]:
+    """Run a pod of two worker processes, as `rrq worker run` does it; yields its process id."""
+    command = ("-m", "rrq", "worker", "run", "--settings", "examples.jobs.settings", "--num-workers", "2")
+    pod = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        "--log-level",
+        "CRITICAL",
+        env=environment,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
     try:
-        yield
+        yield pod.pid
     finally:
-        keeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeper
-        if process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_SECONDS)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        if pod.returncode is None:
+            pod.terminate()
+        try:
+            await asyncio.wait_for(pod.wait(), STOP_SECONDS)
+        except TimeoutError:
+            pod.kill()
+            await pod.wait()
+
+
+def kill_one_process(pod_pid: int) -> int:
+    """Do to a worker process what a full memory or a lost node does; returns its process id."""
+    victim = psutil.Process(pod_pid).children()[0]
+    victim.kill()
+    return victim.pid
 
 
 def draw(progress: Progress) -> Table:
@@ -154,14 +158,20 @@ def open_display(console: Console) -> Iterator[Callable[[Progress], None]]:
     yield print_line
 
 
-async def watch(client: RRQClient, queue: str, job_ids: list[str], console: Console) -> set[str]:
+async def watch(
+    client: RRQClient, queue: str, job_ids: list[str], console: Console, pod_pid: int
+) -> set[str]:
     """Show the figures until every job is done; return those that are not when time is up."""
     started_at = time.monotonic()
     unfinished = set(job_ids)
+    has_killed = False
     with open_display(console) as show:
         while unfinished:
             progress = await read_progress(client, queue, len(job_ids), started_at)
             show(progress)
+            if not has_killed and progress.done > len(job_ids) * KILL_AT_SHARE:
+                has_killed = True
+                console.print(f"kill -9 of worker process {kill_one_process(pod_pid)}, with its jobs in hand")
             if progress.queued == progress.running == 0:
                 unfinished = await read_unfinished(client, unfinished)
             if progress.elapsed_seconds > GIVE_UP_SECONDS:
@@ -184,8 +194,8 @@ async def run(dsn: str, console: Console) -> int:
         started_at = time.monotonic()
         jobs = await client.enqueue_many(build_requests(JOB_COUNT))
         console.print(f"{len(jobs):,} jobs enqueued in {time.monotonic() - started_at:.2f} s")
-        async with supervised_worker(environment):
-            lost = await watch(client, queue, [job.id for job in jobs], console)
+        async with running_pod(environment) as pod_pid:
+            lost = await watch(client, queue, [job.id for job in jobs], console, pod_pid)
     finally:
         await client.close()
     console.print(f"{len(jobs) - len(lost)} jobs done, {len(lost)} lost")

@@ -12,8 +12,8 @@ from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import locate_settings
 from rrq.exc import SettingsError
 from rrq.logs import LogFormat, configure_logging
-from rrq.pod.child import ChildPlan
-from rrq.pod.supervisor import PodPlan, Supervisor
+from rrq.pod.plan import ChildPlan, PodPlan
+from rrq.pod.supervisor import Supervisor
 
 BURST_IS_ALONE = (
     "ERROR: --burst mode is not supported with multiple workers (--num-workers > 1). "

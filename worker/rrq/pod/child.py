@@ -4,18 +4,16 @@ It loads the application, tells the supervisor who it is, and runs one worker wh
 renews. When the supervisor is gone, the child renews its own lease, lets its jobs end, and ends.
 """
 
-import json
 import logging
 import signal
 import sys
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import load_settings
 from rrq.exc import BurstFailed, SettingsError
 from rrq.heartbeat import Lease
-from rrq.logs import LogFormat, configure_logging
+from rrq.logs import configure_logging
 from rrq.pod.channel import (
     BeatAnswer,
     ChildEnd,
@@ -28,6 +26,7 @@ from rrq.pod.channel import (
     Report,
     Retire,
 )
+from rrq.pod.plan import ChildPlan
 from rrq.process import run_tuned
 from rrq.settings import RRQSettings
 from rrq.worker import RRQWorker
@@ -40,23 +39,6 @@ _OBJECTS = frozenset({"on_startup", "on_shutdown", "job_registry", "cron_jobs"})
 _DEADLINE_SLACK_SECONDS = 1.0
 
 NO_REGISTRY = "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings."
-
-
-@dataclass(frozen=True)
-class ChildPlan:
-    """What the supervisor tells a child on its command line."""
-
-    channel: int
-    settings_path: str | None
-    queues: tuple[str, ...] = ()
-    burst: bool = False
-    burst_linger_seconds: float | None = None
-    log_format: LogFormat = "auto"
-    log_level: str = "INFO"
-    log_context: bool = False
-
-    def to_argument(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class SupervisedLease:
@@ -177,7 +159,7 @@ def build_worker(plan: ChildPlan) -> RRQWorker:
 
 
 def main(argument: str) -> int:
-    plan = ChildPlan(**json.loads(argument))
+    plan = ChildPlan.parse(argument)
     end = ChildEnd(plan.channel)
     # Meant for the supervisor, which hands the processes over one by one; ended by it, jobs would be cut.
     signal.signal(signal.SIGHUP, lambda *_: None)

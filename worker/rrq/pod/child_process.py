@@ -26,8 +26,8 @@ from rrq.pod.channel import (
     Retire,
     make_line,
 )
-from rrq.pod.child import ChildPlan
 from rrq.pod.exposition import ChildFigures
+from rrq.pod.plan import ChildPlan
 from rrq.pod.restarts import End
 from rrq.settings import RRQSettings
 

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
@@ -20,11 +19,11 @@ from time import monotonic
 from rrq.messages import Beat, BeatReply, DeathCertificate
 from rrq.metrics import Meter
 from rrq.pod.channel import BeatAnswer, Hello, Message, RenewYourself, Report
-from rrq.pod.child import ChildPlan
 from rrq.pod.child_process import ChildProcess
 from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
 from rrq.pod.heartbeat import PodHeartbeat
 from rrq.pod.http import Answer, PodServer
+from rrq.pod.plan import PodPlan
 from rrq.pod.probes import PodState, Verdict, decide_liveness, decide_readiness, decide_startup
 from rrq.pod.restarts import (
     Death,
@@ -50,15 +49,6 @@ _SHUTDOWN_HOOK_SECONDS = 30.0
 #: For a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
 EX_TEMPFAIL = 75
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(frozen=True)
-class PodPlan:
-    """What the command line asks for."""
-
-    processes: int
-    child: ChildPlan
-    http: str | None = None
 
 
 class Place:

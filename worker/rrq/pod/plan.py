@@ -1,0 +1,39 @@
+"""What is asked of a pod and of each of its processes: values, and how they travel to a child.
+
+Shared by the command line, the supervisor and the child.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from rrq.logs import LogFormat
+
+
+@dataclass(frozen=True)
+class ChildPlan:
+    """What the supervisor tells a child on its command line."""
+
+    channel: int
+    settings_path: str | None
+    queues: tuple[str, ...] = ()
+    burst: bool = False
+    burst_linger_seconds: float | None = None
+    log_format: LogFormat = "auto"
+    log_level: str = "INFO"
+    log_context: bool = False
+
+    def to_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, argument: str) -> "ChildPlan":
+        return cls(**json.loads(argument))
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What the command line asks for."""
+
+    processes: int
+    child: ChildPlan
+    http: str | None = None
