@@ -198,7 +198,7 @@ def test_a_dsn_that_cannot_work_is_refused_with_a_hint(dsn: str, complaint: str)
         ("redis://host:6379/0?password=secret&db=1", "redis://host:6379/0?password=***&db=1"),
         (
             "redis+sentinel://a:1,b:2/main/0?sentinel_username=me&sentinel_password=secret",
-            "redis+sentinel://a:1,b:2/main/0?sentinel_username=***&sentinel_password=***",
+            "redis+sentinel://a:1,b:2/main/0?sentinel_username=me&sentinel_password=***",
         ),
         ("redis://:se://cret@host", "redis://***@host"),
         ("me:secret@host", "***@host"),

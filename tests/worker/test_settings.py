@@ -49,6 +49,9 @@ DEFAULTS_OF_OURS: dict[str, Any] = {
     "worker_lease_renewal_seconds": None,
     "worker_crash_limit": 3,
     "worker_loop_stall_limit_seconds": 30.0,
+    "worker_redis_patience_seconds": 30.0,
+    "worker_recycle_jobs": None,
+    "worker_recycle_rss_bytes": None,
     "worker_burst_redis_patience_seconds": 30,
     "worker_burst_linger_seconds": 0,
 }

@@ -25,6 +25,9 @@ _QUOTED: Final = re.compile(
 
 def mask_url(url: str) -> str:
     """Return a URL without user, password and the values of password options. Never raises."""
+    if "://" not in url:
+        # The scheme was forgotten, not the password.
+        return _mask_assigned(MASK + url[url.rfind("@") :] if "@" in url else url)
     return _mask_assigned(_mask_user_info(url, may_hold_spaces=True))
 
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A pod is three processes that take seconds to come up: too slow for the tier run after every change."""
+    for item in items:
+        if "make_pod" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def make_pod(redis_dsn: str, tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     """Start pods as `rrq worker run OPTIONS` with settings by name; they end with the test."""
