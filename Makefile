@@ -23,6 +23,8 @@ test: static ## Everything in check, the slow tests, and at least 90 % branch co
 	$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+	@if docker info >/dev/null 2>&1; then $(MAKE) images-test; \
+	else echo "images: not tested, no Docker engine answers (make images-test starts one)"; fi
 
 static: $(VENV)/.ready
 	$(BIN)/ruff format --check .
