@@ -222,7 +222,8 @@ async def test_process_1_of_a_container_buries_what_the_container_before_it_left
         pytest.skip(
             "making a pid namespace needs root or user namespaces; run the tests as root for this one"
         )
-    pod = make_pod("--num-workers", "1", prefix=in_container, environment={"RRQ_POD_UID": "uid-1"})
+    sole = {"RRQ_POD_UID": "uid-1", "RRQ_POD_SOLE_WORKER": "1"}
+    pod = make_pod("--num-workers", "1", prefix=in_container, environment=sole)
     await pod.is_up()
     orphans = await enqueue_some(client, "leave_orphan", count=2)
     await all_done(client.job_store, orphans)
@@ -231,7 +232,7 @@ async def test_process_1_of_a_container_buries_what_the_container_before_it_left
     pod.process.kill()
     pod.wait()
     started_at = time.monotonic()
-    other = make_pod("--num-workers", "1", prefix=in_container, environment={"RRQ_POD_UID": "uid-1"})
+    other = make_pod("--num-workers", "1", prefix=in_container, environment=sole)
     await all_done(client.job_store, jobs, 12)
     # Without the certificates of its predecessors it would have waited for their lease of 15 s.
     assert time.monotonic() - started_at < 12

@@ -1,6 +1,7 @@
 """``rrq worker run``: a pod of worker processes under one supervisor."""
 
 import asyncio
+import contextlib
 import os
 import sys
 
@@ -77,7 +78,7 @@ def worker_run(
             "RRQ_SETTINGS, such as shop.jobs.settings."
         )
     named = f" {location.path}" if location.path is not None else ""
-    click.echo(f"Settings{named} from {location.source}.")
+    _say(f"Settings{named} from {location.source}.")
     child = ChildPlan(
         channel=-1,
         settings_path=location.path,
@@ -90,10 +91,22 @@ def worker_run(
     )
     configure_logging(log_format, log_level.upper(), {"supervisor": os.getpid()} if log_context else None)
     try:
-        code = asyncio.run(Supervisor(PodPlan(processes, child, http), say=click.echo).run())
+        pod = Supervisor(PodPlan(processes, child, http), say=_say, say_error=_say_error)
+        code = asyncio.run(pod.run())
     except SettingsError as error:
         raise Refusal(f"ERROR: {error}") from error
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    # A reader that has gone, such as head, must not bring the workers down.
+    with contextlib.suppress(OSError):
+        click.echo(message)
+
+
+def _say_error(message: str) -> None:
+    with contextlib.suppress(OSError):
+        click.echo(message, err=True)
 
 
 def _decide_processes(num_workers: int | None, *, burst: bool) -> int:
@@ -109,5 +122,5 @@ def _decide_processes(num_workers: int | None, *, burst: bool) -> int:
     else:
         allotment = read_cpu_allotment()
         processes, source = allotment.processes, allotment.source
-    click.echo(f"Starting {processes} worker {'process' if processes == 1 else 'processes'} ({source}).")
+    _say(f"Starting {processes} worker {'process' if processes == 1 else 'processes'} ({source}).")
     return processes

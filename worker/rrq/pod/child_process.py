@@ -110,6 +110,7 @@ class ChildProcess:
             async for message in self._line.read():
                 self._hear(message)
                 self._on_message(self, message)
+        # Unheard, it is soon taken for hung and replaced.
         except ValueError as error:
             logger.error(
                 "worker process said what makes no sense", extra={"pid": self.pid, "error": str(error)}
@@ -165,14 +166,17 @@ class ChildProcess:
         limit_seconds = self.settings.worker_loop_stall_limit_seconds
         return now > max(self._deadline, self._turned_at + limit_seconds)
 
-    def wants_recycling(self) -> bool:
-        """Whether it has run its number of jobs or outgrown its memory."""
-        if self.settings is None or not self.is_registered:
-            return False
-        most_jobs, most_bytes = self.settings.worker_recycle_jobs, self.settings.worker_recycle_rss_bytes
-        too_many = most_jobs is not None and self.finished_jobs >= most_jobs
-        too_large = most_bytes is not None and (self.vitals.rss_bytes or 0) > most_bytes
-        return too_many or too_large
+    def has_run_its_jobs(self) -> bool:
+        limit = self.settings.worker_recycle_jobs if self.settings is not None else None
+        return self._may_be_retired and limit is not None and self.finished_jobs >= limit
+
+    def has_outgrown_memory(self) -> bool:
+        limit = self.settings.worker_recycle_rss_bytes if self.settings is not None else None
+        return self._may_be_retired and limit is not None and (self.vitals.rss_bytes or 0) > limit
+
+    @property
+    def _may_be_retired(self) -> bool:
+        return self.is_registered and self.asked is None
 
     def build_beat(self) -> Beat | None:
         """Return what the heartbeat says for this child; None when its lease is not to be renewed."""
@@ -224,11 +228,10 @@ class ChildProcess:
     async def bury(self, exit_code: int) -> None:
         """Take note of the death that ``waitpid`` told: hear its last words and end what it left running."""
         self._process.returncode = exit_code
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._listening), _LAST_WORDS_SECONDS)
+        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_SECONDS)
         self._listening.cancel()
         self._line.close()
-        if self.farewell is None:
+        if self.farewell is None or self.asked is End.STOPPED:
             # A program that a handler started must not go on while the job runs elsewhere.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -66,9 +66,10 @@ class Place:
 class Supervisor:
     """Runs one pod from start to end."""
 
-    def __init__(self, plan: PodPlan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: PodPlan, say: Callable[[str], None], say_error: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = say
+        self._say_error = say_error
         self.places = [Place(number) for number in range(plan.processes)]
         self.meter = Meter()
         self.heartbeat = PodHeartbeat(self._build_beats, self._incarnations, self._tell, self.meter)
@@ -94,6 +95,9 @@ class Supervisor:
         try:
             with self._serve():
                 while self._exit_code is None or self.children or self._burials:
+                    if beating.done():
+                        # Leases are no longer renewed: better no supervisor, for then the children do it.
+                        beating.result()
                     self._look_after(monotonic())
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
@@ -186,14 +190,16 @@ class Supervisor:
                 place.restart_reason = None
 
     def _rotate(self) -> None:
-        """Retire one child that is due for it; never two at a time, so that capacity stays."""
-        if any(child.asked is End.RETIRED for child in self.children):
-            return
+        """Retire one child that is due for it, and as a rule not a second one before it is replaced."""
+        is_retiring = any(child.asked is End.RETIRED for child in self.children)
         for child in self.children:
-            if child.wants_recycling():
+            # Memory does not wait for the turn of its process.
+            if child.has_outgrown_memory() or (not is_retiring and child.has_run_its_jobs()):
                 logger.info("worker process is recycled", extra={"pid": child.pid})
                 child.retire("recycled")
                 return
+        if is_retiring:
+            return
         # New code that does not come up must not take the children with it that still run the old one.
         if not all(place.child is not None and place.child.is_registered for place in self.places):
             return
@@ -229,8 +235,7 @@ class Supervisor:
             return
         if self._settings is None:
             self._settings = child.settings
-            reborn = os.environ.get("RRQ_POD_UID", "") if os.getpid() == 1 else ""
-            self.heartbeat.connect(child.settings, hello.queues, reborn)
+            self.heartbeat.connect(child.settings, hello.queues, _reborn_pod_uid())
         elif _address(child.settings) != _address(self._settings):
             # Reloaded code that uses another Redis: the supervisor speaks to the one it knows.
             child.renews_itself = True
@@ -308,21 +313,23 @@ class Supervisor:
         if death.end is End.UNFIT and self._settings is None and child.failure is not None:
             if self._exit_code is None:
                 self._say_error(child.failure)
-            self._end(1)
-            for other in self.children:
-                other.terminate(monotonic() + _KILL_AFTER_GRACE_SECONDS)
+            self._end_all(1)
         elif self._plan.child.burst and child.farewell is not None and death.end is End.ENDED:
             self._end(child.farewell.code)
         else:
             self._give_up_if_hopeless()
 
     def _give_up_if_hopeless(self) -> None:
-        if self._exit_code is None and is_hopeless([place.failures for place in self.places]):
-            logger.critical("worker processes only crash, the pod gives up")
-            self._end(1)
+        is_anyone_up = any(child.is_registered for child in self.children)
+        if not is_anyone_up and is_hopeless([place.failures for place in self.places]):
+            if self._exit_code is None:
+                logger.critical("worker processes only crash, the pod gives up")
+            self._end_all(1)
 
-    def _say_error(self, message: str) -> None:
-        sys.stderr.write(message + "\n")
+    def _end_all(self, code: int) -> None:
+        self._end(code)
+        for child in self.children:
+            child.terminate(monotonic() + _KILL_AFTER_GRACE_SECONDS)
 
     # For the heartbeat
 
@@ -406,6 +413,16 @@ def _address(settings: RRQSettings) -> tuple[object, ...]:
         tuple(settings.redis_sentinel_hosts),
         settings.worker_lease_seconds,
     )
+
+
+def _reborn_pod_uid() -> str:
+    """Return the pod whose earlier workers are dead for certain, or nothing.
+
+    Process 1 of a container is the first after a restart, so that nothing of the container before it lives.
+    With two worker containers in a pod the other one would be taken for that, hence the variable.
+    """
+    is_alone = os.getpid() == 1 and os.environ.get("RRQ_POD_SOLE_WORKER") == "1"
+    return os.environ.get("RRQ_POD_UID", "") if is_alone else ""
 
 
 def _adopt_orphans() -> None:
