@@ -199,7 +199,7 @@ async def test_a_stopped_container_finishes_what_it_has_in_hand_and_ends_well(
 def test_a_worker_without_an_application_says_what_is_missing(
     engine: DockerEngine, worker_image: str
 ) -> None:
-    with pytest.raises(CommandFailed, match="job_registry"):
+    with pytest.raises(CommandFailed, match="need --settings or RRQ_SETTINGS"):
         engine.run(*ON_ITS_OWN, worker_image)
 
 
