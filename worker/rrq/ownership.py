@@ -19,6 +19,7 @@ from rrq.decoding import parse_claimed_job
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.heartbeat import Lease, LeaseKeeper
 from rrq.job import Job
+from rrq.measuring import measure_claim, measure_end
 from rrq.messages import (
     Beat,
     BeatReply,
@@ -33,7 +34,7 @@ from rrq.messages import (
     Verdict,
     WorkerIdentity,
 )
-from rrq.metrics import UNREGISTERED, Meter
+from rrq.metrics import Meter
 from rrq.registry import JobRegistry
 from rrq.reporter import Reporter
 from rrq.settings import RRQSettings
@@ -144,7 +145,7 @@ class Ownership:
                     raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
             self.last_claim = claim
             self._note(claim)
-            self._measure(claim)
+            measure_claim(self.meter, claim)
             attempts = [
                 attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed)) is not None
             ]
@@ -189,17 +190,6 @@ class Ownership:
             logger.error(
                 "job dead-lettered or queue skipped, its key is of the wrong type", extra={"key": key}
             )
-
-    def _measure(self, claim: Claim) -> None:
-        if claim.code is not ClaimCode.ANSWERED:
-            self.meter.count("rrq_claims_total", "refused")
-            return
-        self.meter.count("rrq_claims_total", "jobs" if claim.jobs else "empty")
-        self.meter.observe(len(claim.jobs), "rrq_claim_size_jobs")
-        for job in claim.jobs:
-            # Both by the clock of Redis; a job deferred by a float may be due a moment from now.
-            waited_ms = max(0.0, claim.now_ms - float(job.due_score))
-            self.meter.observe(waited_ms / 1000, "rrq_queue_wait_seconds", job.queue_name)
 
     def _take_in_hand(self, claimed: ClaimedJob) -> Attempt | None:
         try:
@@ -342,7 +332,7 @@ class Ownership:
             self.on_first_finish()
         for attempt, outcome, verdict in batch:
             self.book.drop(attempt)
-            self._measure_end(attempt, outcome, verdict)
+            measure_end(self.meter, self._host.job_registry, attempt, outcome, verdict)
             if verdict is Verdict.FENCED:
                 logger.warning(
                     "late outcome refused, the job had been given to another attempt",
@@ -354,21 +344,6 @@ class Ownership:
             reported.append((attempt.claimed, outcome))
         if reported:
             self.book.keep_reported(reported)
-
-    def _measure_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
-        meter, function = self.meter, attempt.job.function_name
-        if self._host.job_registry.get_handler(function) is None:
-            function = UNREGISTERED
-        if verdict is Verdict.FENCED:
-            meter.count("rrq_jobs_total", function, "fenced")
-            meter.count("rrq_fenced_results_total")
-            return
-        kind = OutcomeKind.CANCELLED if verdict is Verdict.CANCELLED_INSTEAD else outcome.kind
-        meter.count("rrq_jobs_total", function, kind.value)
-        if attempt.started_at and attempt.ended_at:
-            meter.observe(attempt.ended_at - attempt.started_at, "rrq_job_duration_seconds", function)
-        if kind is OutcomeKind.RETRY:
-            meter.count("rrq_job_retries_total", function)
 
     # Heartbeat; the first two run in the thread of the lease keeper
 

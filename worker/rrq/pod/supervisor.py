@@ -6,25 +6,25 @@ leases, certificates and sweeps are the heartbeat's.
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http import HTTPStatus
 from time import monotonic
 
 from rrq.messages import Beat, BeatReply, DeathCertificate
 from rrq.metrics import Meter
 from rrq.pod.channel import BeatAnswer, Hello, Message, RenewYourself, Report
 from rrq.pod.child_process import ChildProcess
+from rrq.pod.container import adopt_orphans, reborn_pod_uid
 from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
 from rrq.pod.heartbeat import PodHeartbeat
-from rrq.pod.http import Answer, PodServer
+from rrq.pod.http import PodServer
+from rrq.pod.pages import build_pages
 from rrq.pod.plan import PodPlan
-from rrq.pod.probes import PodState, Verdict, decide_liveness, decide_readiness, decide_startup
+from rrq.pod.probes import PodState
 from rrq.pod.restarts import (
     Death,
     End,
@@ -48,7 +48,6 @@ _LAST_CERTIFICATES_SECONDS = 0.3
 _SHUTDOWN_HOOK_SECONDS = 30.0
 #: For a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
 EX_TEMPFAIL = 75
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Place:
@@ -89,7 +88,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run until a signal, the end of a burst, or despair; returns the exit code."""
-        _adopt_orphans()
+        adopt_orphans()
         self._handle_signals()
         beating = asyncio.create_task(self.heartbeat.run())
         try:
@@ -235,7 +234,7 @@ class Supervisor:
             return
         if self._settings is None:
             self._settings = child.settings
-            self.heartbeat.connect(child.settings, hello.queues, _reborn_pod_uid())
+            self.heartbeat.connect(child.settings, hello.queues, reborn_pod_uid())
         elif _address(child.settings) != _address(self._settings):
             # Reloaded code that uses another Redis: the supervisor speaks to the one it knows.
             child.renews_itself = True
@@ -367,18 +366,7 @@ class Supervisor:
         if self._plan.http is None:
             yield
             return
-        collector = PodCollector(self.meter, self._figures)
-
-        def metrics(accept: str) -> Answer:
-            content_type, text = collector.expose(accept)
-            return HTTPStatus.OK, content_type, text
-
-        pages = {
-            "/livez": lambda _: _answer(decide_liveness(self.state, monotonic())),
-            "/readyz": lambda _: _answer(decide_readiness(self.state, monotonic())),
-            "/startupz": lambda _: _answer(decide_startup(self.state)),
-            "/metrics": metrics,
-        }
+        pages = build_pages(lambda: self.state, PodCollector(self.meter, self._figures))
         with PodServer(self._plan.http, pages) as server:
             logger.info("probes and metrics are served", extra={"port": server.port})
             yield
@@ -400,11 +388,6 @@ def _absent(number: int) -> ChildFigures:
     return ChildFigures(number, False, 0, 0, 0, None, None, None)
 
 
-def _answer(verdict: Verdict) -> Answer:
-    status = HTTPStatus.OK if verdict.is_green else HTTPStatus.SERVICE_UNAVAILABLE
-    return status, "text/plain; charset=utf-8", f"{verdict.reason}\n".encode()
-
-
 def _address(settings: RRQSettings) -> tuple[object, ...]:
     return (
         settings.redis_dsn,
@@ -413,19 +396,3 @@ def _address(settings: RRQSettings) -> tuple[object, ...]:
         tuple(settings.redis_sentinel_hosts),
         settings.worker_lease_seconds,
     )
-
-
-def _reborn_pod_uid() -> str:
-    """Return the pod whose earlier workers are dead for certain, or nothing.
-
-    Process 1 of a container is the first after a restart, so that nothing of the container before it lives.
-    With two worker containers in a pod the other one would be taken for that, hence the variable.
-    """
-    is_alone = os.getpid() == 1 and os.environ.get("RRQ_POD_SOLE_WORKER") == "1"
-    return os.environ.get("RRQ_POD_UID", "") if is_alone else ""
-
-
-def _adopt_orphans() -> None:
-    """Have processes that a child leaves behind handed to us, as process 1 would; Linux only."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
