@@ -1,7 +1,8 @@
 """The application that pods in tests run: handlers that behave, and handlers that misbehave on purpose.
 
 Configured by environment variables, because each worker process loads it anew: POD_LEDGER is where effects are
-recorded; while the file POD_BROKEN exists, a worker cannot start.
+recorded; while the file POD_BROKEN exists, a worker cannot start, and while POD_BROKEN.hangs does, it never ends
+trying to.
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ async def start_program(ctx: dict[str, Any], seconds: float) -> None:
 
 
 async def refuse_to_start() -> None:
-    broken = os.environ.get("POD_BROKEN")
-    if broken and os.path.exists(broken):
+    broken = os.environ.get("POD_BROKEN", "")
+    if os.path.exists(broken):
         raise RuntimeError("the database of the application is away")
+    if os.path.exists(f"{broken}.hangs"):
+        await asyncio.sleep(3600)
 
 
 registry = JobRegistry()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-from redis.exceptions import ResponseError
-
 from queue_steps import (
     QUEUE,
     ask,
@@ -121,8 +118,26 @@ async def test_looking_changes_nothing(store: JobStore) -> None:
     assert await snapshot(store) == before
 
 
-async def test_key_that_is_no_queue_is_an_error_and_not_an_empty_queue(store: JobStore) -> None:
-    """Zero would scale real work away; unknown must not look like it."""
+async def test_key_that_is_no_queue_is_left_out_and_not_an_empty_queue(store: JobStore) -> None:
+    """Zero would scale real work away; unknown must not look like it, nor hide the other queues."""
     await ask(store, "SET", QUEUE, "text")
-    with pytest.raises(ResponseError):
-        await store.observe([QUEUE])
+    await enqueue(store, "1", queue_name="emails")
+    seen = await store.observe([QUEUE, "emails"])
+    assert seen.queues.keys() == {"emails"}
+    assert seen.queues["emails"].due == 1
+
+
+async def test_records_that_a_foreign_hand_wrote_blind_nobody(store: JobStore) -> None:
+    worker, odd = await start_worker(store), await start_worker(store, "odd")
+    await ask(store, "HSET", store.keys.worker_key(odd.worker_id), "queues", "no JSON")
+    assert (await store.observe([])).workers[odd.worker_id].queues == ()
+    await ask(store, "DEL", store.keys.worker_key(odd.worker_id))
+    await ask(store, "SET", store.keys.worker_key(odd.worker_id), "no hash")
+    seen = (await store.observe([])).workers
+    assert seen.keys() == {worker.worker_id, odd.worker_id}
+    assert seen[odd.worker_id].incarnation == ""
+
+
+async def test_onlookers_that_want_no_workers_get_none(store: JobStore) -> None:
+    await start_worker(store)
+    assert (await store.observe([QUEUE], most_workers=0)).workers == {}

@@ -525,6 +525,54 @@ async def test_history_keeps_the_last_ten_crashes(store: JobStore, worker: Stepp
     assert [entry["number"] for entry in history] == list(range(2, 12))
 
 
+# Keys that hold something else
+
+
+async def test_job_whose_queue_key_holds_something_else_is_dead_lettered_and_not_lost(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1", "2")
+    await worker.take(2)
+    await ask(store, "SET", QUEUE, "no queue")
+    report = await store.reap_workers(DeathCertificate(worker.identity))
+    assert (report.returned, report.workers) == (0, 1)
+    assert set(await dead_letters(store)) == {"1", "2"}
+    fields = await job_fields(store, "1")
+    assert fields["status"] == "FAILED"
+    assert "holds a string, not a queue" in fields["last_error"]
+
+
+async def test_history_that_cannot_be_read_starts_anew(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "1")
+    await worker.take_one()
+    await ask(store, "HSET", store.keys.job_key("1"), "crash_history", "no JSON", "crashes", "no number")
+    await crash(worker)
+    fields = await job_fields(store, "1")
+    assert (fields["crashes"], json.loads(fields["crash_history"])) == ("1", [CRASH])
+    assert await is_queued(store, "1")
+
+
+@pytest.mark.parametrize("is_certified", [True, False])
+async def test_record_that_is_no_hash_stops_neither_the_sweep_nor_the_heartbeat_of_others(
+    store: JobStore, worker: SteppedWorker, is_certified: bool
+) -> None:
+    other = await start_worker(store, "other")
+    await enqueue(store, "1")
+    await worker.take_one()
+    await ask(store, "DEL", store.keys.worker_key(worker.worker_id))
+    await ask(store, "SET", store.keys.worker_key(worker.worker_id), "no hash")
+    assert (await other.beat()).state is LeaseState.ALIVE
+    assert (await worker.beat()).state is LeaseState.REAPED
+    if is_certified:
+        # Nothing tells any more which incarnation it was; its lease decides.
+        assert (await store.reap_workers(DeathCertificate(worker.identity))).workers == 0
+    await end_lease(store, worker.worker_id)
+    await let_the_fleet_beat(store)
+    assert (await store.reap_workers()).returned == 1
+    assert await is_queued(store, "1")
+    assert (await worker.register()).state is LeaseState.ALIVE
+
+
 # A full Redis
 
 

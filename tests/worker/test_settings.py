@@ -50,6 +50,7 @@ DEFAULTS_OF_OURS: dict[str, Any] = {
     "worker_crash_limit": 3,
     "worker_loop_stall_limit_seconds": 30.0,
     "worker_redis_patience_seconds": 30.0,
+    "worker_start_limit_seconds": 600.0,
     "worker_recycle_jobs": None,
     "worker_recycle_rss_bytes": None,
     "worker_burst_redis_patience_seconds": 30,

@@ -1,12 +1,39 @@
 """RRQ: a Redis job queue for Python, at home in Kubernetes.
 
-``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how.
+``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how. Each is loaded when it is first asked for:
+a probe on the command line should not wait for the worker, and a supervisor should not hold it in memory.
 """
 
-from rrq.client import RRQClient
-from rrq.cron import CronJob, CronSchedule
-from rrq.registry import JobRegistry
-from rrq.settings import RRQSettings
-from rrq.worker import RRQWorker
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rrq.client import RRQClient
+    from rrq.cron import CronJob, CronSchedule
+    from rrq.registry import JobRegistry
+    from rrq.settings import RRQSettings
+    from rrq.worker import RRQWorker
 
 __all__ = ["CronJob", "CronSchedule", "JobRegistry", "RRQClient", "RRQSettings", "RRQWorker"]
+
+_HOMES = {
+    "CronJob": "rrq.cron",
+    "CronSchedule": "rrq.cron",
+    "JobRegistry": "rrq.registry",
+    "RRQClient": "rrq.client",
+    "RRQSettings": "rrq.settings",
+    "RRQWorker": "rrq.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'rrq' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

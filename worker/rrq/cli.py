@@ -5,6 +5,15 @@ should not pay for the live views.
 """
 
 import importlib
+import os
+import signal
+import sys
+
+if os.getpid() == 1:
+    # The kernel drops signals that process 1 has no handler for. Until the supervisor has its own, a pod that
+    # is told to end while it still loads simply ends; nothing has begun yet. Hence before the other imports.
+    for _number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(_number, lambda *_: sys.exit(0))
 
 import click
 

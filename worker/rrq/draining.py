@@ -27,6 +27,7 @@ class Draining:
     settings: RRQSettings
     worker_id: str
     _running_tasks: set[asyncio.Task[None]]
+    _ignored_tasks: set[asyncio.Task[None]]
     _shutdown_event: asyncio.Event
     #: Monotonic time at which jobs in hand are cut short; ``inf`` for never, None when not set yet.
     _drain_until: float | None
@@ -73,7 +74,8 @@ class Draining:
 
     async def _drain_tasks(self) -> None:
         """Let running jobs end within the grace period, then cancel and hand back the rest."""
-        if not self._running_tasks:
+        awaited = self._running_tasks - self._ignored_tasks
+        if not awaited:
             self._drain_until = None
             return
         if self._drain_until is None:
@@ -82,11 +84,11 @@ class Draining:
             "draining",
             extra={
                 "worker_id": self.worker_id,
-                "jobs": len(self._running_tasks),
+                "jobs": len(awaited),
                 "seconds": self._drain_until - monotonic(),
             },
         )
-        unfinished = await self._wait_for_tasks(set(self._running_tasks))
+        unfinished = await self._wait_for_tasks(awaited)
         self._drain_until = None
         for task in unfinished:
             task.cancel()

@@ -171,6 +171,7 @@ class QueueProtocol:
             keys.prefix,
             _to_ms(self.settings.worker_lease_seconds),
             _to_ms(self.settings.lease_renewal_seconds),
+            *self._letters(),
         ]
         for beat in beats:
             args += (
@@ -197,6 +198,11 @@ class QueueProtocol:
             ),
         )
 
+    def _letters(self) -> tuple[str, int]:
+        """Where what cannot be given back ends, and for how many seconds it is kept."""
+        settings = self.settings
+        return self.keys.dlq_key(settings.default_dlq_name), settings.default_dlq_result_ttl_seconds
+
     async def reap_workers(self, certificate: DeathCertificate | None = None) -> ReapReport:
         """Give back jobs of workers whose lease ended, or of the one that is proven dead."""
         keys, settings = self.keys, self.settings
@@ -204,8 +210,7 @@ class QueueProtocol:
             keys.prefix,
             _to_ms(settings.worker_lease_seconds),
             _JOBS_PER_REAP,
-            keys.dlq_key(settings.default_dlq_name),
-            settings.default_dlq_result_ttl_seconds,
+            *self._letters(),
             settings.worker_crash_limit,
         ]
         if certificate is not None:
@@ -228,6 +233,7 @@ class QueueProtocol:
             worker.incarnation,
             settings.default_job_timeout_seconds,
             settings.default_lock_timeout_extension_seconds,
+            *self._letters(),
         ]
         for claimed in held:
             args += (
@@ -286,9 +292,17 @@ class QueueProtocol:
         status, result, last_error = seen
         return parse_job_result(status, result, last_error)
 
-    async def observe(self, queue_names: Sequence[str], horizon_seconds: float = 0) -> Observation:
-        """Read queues and living workers in one call that changes nothing."""
-        args = [self.keys.prefix, _to_ms(horizon_seconds), _MOST_WORKERS_OBSERVED]
+    async def observe(
+        self,
+        queue_names: Sequence[str],
+        horizon_seconds: float = 0,
+        most_workers: int = _MOST_WORKERS_OBSERVED,
+    ) -> Observation:
+        """Read queues and living workers in one call that changes nothing.
+
+        A queue whose key holds something else is left out: how full it is cannot be told.
+        """
+        args = [self.keys.prefix, _to_ms(horizon_seconds), most_workers]
         queue_keys = [self.keys.queue_key(name) for name in queue_names]
         now_ms, queues, workers = await self.wire.run(
             load_script("observe_queues"), [self.keys.leases, *queue_keys], args
@@ -303,7 +317,9 @@ class QueueProtocol:
                     None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
                     None if next_ms < 0 else next_ms,
                 )
-                for name, (due, soon, later, oldest_ms, next_ms) in zip(queue_names, queues, strict=True)
+                for name, figures in zip(queue_names, queues, strict=True)
+                if figures
+                for due, soon, later, oldest_ms, next_ms in [figures]
             },
             {
                 worker_id.decode(): WorkerObservation(
@@ -312,7 +328,7 @@ class QueueProtocol:
                     busy,
                     capacity,
                     bool(draining),
-                    tuple(json.loads(names)),
+                    _parse_names(names),
                     lease_ends_ms,
                     incarnation.decode(),
                 )
@@ -385,6 +401,14 @@ _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 def _parse_info(text: bytes) -> dict[str, str]:
     lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
     return {name: value for name, colon, value in lines if colon}
+
+
+def _parse_names(text: bytes) -> tuple[str, ...]:
+    # Written by whoever registered; what a foreign hand left there must not blind every observer.
+    try:
+        return tuple(str(name) for name in json.loads(text))
+    except (TypeError, ValueError):
+        return ()
 
 
 def _to_ms(seconds: float) -> int:

@@ -236,6 +236,14 @@ class RRQSettings(BaseSettings):
             "for a restart or a fail-over, which must not make a whole fleet unready."
         ),
     )
+    worker_start_limit_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description=(
+            "Seconds a worker process may take from its start to its first claim, imports and on_startup "
+            "included, before it is killed and started anew. Loading a large model takes minutes."
+        ),
+    )
     worker_recycle_jobs: int | None = Field(
         default=None,
         gt=0,

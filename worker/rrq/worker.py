@@ -86,7 +86,11 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._semaphore = asyncio.Semaphore(settings.worker_concurrency)
         # Made once and not per job; it is made anew when an application replaces the semaphore.
         self._cleanup = functools.partial(self._task_cleanup, semaphore=self._semaphore)
+        #: In burst mode: everything that was due has been run.
+        self.is_burst_over = False
         self._running_tasks: set[asyncio.Task[None]] = set()
+        # Those whose job has been ended without them; nobody waits for them any more.
+        self._ignored_tasks: set[asyncio.Task[None]] = set()
         self._shutdown_event = asyncio.Event()
         self._drain_changed = asyncio.Event()
         self._drain_until: float | None = None
@@ -139,12 +143,13 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             await self._stop()
 
     async def _stop(self) -> None:
-        self._remove_signal_handlers()
         # A failing hook of the application must not keep the worker from ending in order.
         try:
             await self._call_shutdown_hook()
         except Exception:
             logger.exception("shutdown hook failed", extra={"worker_id": self.worker_id})
+        # Not before the hook: a signal that comes while it runs would end the process in its middle.
+        self._remove_signal_handlers()
         await self._hooks.trigger_event("on_worker_stopped", self.worker_id)
         await self._hooks.close()
         await self._close_resources()
@@ -218,7 +223,8 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._empty_polls = 0 if started else self._empty_polls + 1
         if started:
             self._idle_since = None
-        elif self.burst and not self._running_tasks and self._is_burst_over(claim):
+        elif self.burst and not self._running_tasks - self._ignored_tasks and self._is_burst_over(claim):
+            self.is_burst_over = True
             return True
         if started < free and not (claim is not None and claim.more_due):
             await self._wait_for_work(claim)
@@ -340,6 +346,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
     def _task_cleanup(self, task: "asyncio.Future[Any]", semaphore: asyncio.Semaphore) -> None:
         if task in self._running_tasks:
             self._running_tasks.discard(task)
+            self._ignored_tasks.discard(task)
         else:
             logger.warning("an unknown task has ended", extra={"worker_id": self.worker_id})
         semaphore.release()
@@ -360,6 +367,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         """A handler ignored its timeout: end its job without it. Its slot stays taken."""
         for attempt in self._ownership.book:
             if attempt.task is task:
+                self._ignored_tasks.add(task)
                 message = "Job ran past its timeout and its handler ignored the cancellation."
                 self._given_up = asyncio.ensure_future(
                     self._handle_job_timeout(attempt.job, attempt.queue_name, message)

@@ -27,6 +27,7 @@ WELL = PodState(
     redis_patience_seconds=30.0,
     failures=(0, 0),
     registered=2,
+    able_at=NOW,
     has_started=True,
 )
 
@@ -43,6 +44,9 @@ WELL = PodState(
         ({"failures": (4, 0), "registered": 0}, True, True),
         ({"failures": (4, 5), "registered": 0}, False, True),
         ({"failures": (4, 5), "registered": 1}, True, True),
+        ({"registered": 0, "able_at": NOW - 5}, True, True),
+        ({"registered": 0, "able_at": NOW - 31}, True, False),
+        ({"redis_answered_at": None}, True, False),
         ({"at": NOW - 9}, True, True),
         ({"at": NOW - 11}, False, True),
         ({"has_started": False, "registered": 1}, True, False),

@@ -47,8 +47,15 @@ def test_failures_add_up_until_a_child_has_shown_that_it_can_work() -> None:
     assert count_failures(3, CRASH, finished_jobs=0, lived_seconds=1) == 4
     assert count_failures(3, CRASH, finished_jobs=1, lived_seconds=1) == 1
     assert count_failures(3, CRASH, finished_jobs=0, lived_seconds=61) == 1
-    for end in (End.ENDED, End.RETIRED, End.STOPPED):
+    for end in (End.RETIRED, End.STOPPED):
         assert count_failures(3, Death(end, None, 0), finished_jobs=0, lived_seconds=1) == 0
+
+
+def test_a_child_that_ends_in_order_again_and_again_without_having_worked_fails_too() -> None:
+    ended = Death(End.ENDED, None, 0)
+    assert count_failures(3, ended, finished_jobs=0, lived_seconds=1) == 4
+    assert count_failures(3, ended, finished_jobs=5, lived_seconds=1) == 0
+    assert count_failures(3, ended, finished_jobs=0, lived_seconds=61) == 0
 
 
 def test_the_pause_grows_to_its_limit() -> None:

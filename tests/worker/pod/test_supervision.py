@@ -14,6 +14,8 @@ import pytest
 
 from fleet import all_done, assert_nothing_in_hand, enqueue_some
 from queue_steps import dead_letters, is_queued, job_fields
+from rrq.client import RRQClient
+from rrq.settings import RRQSettings
 from running import stays_true
 from waiting import eventually
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pod import Pod
-    from rrq.client import RRQClient
+    from rrq.embedded import EmbeddedRedis
 
 
 async def test_jobs_of_a_killed_process_are_due_again_at_once_and_it_is_replaced(
@@ -119,7 +121,8 @@ async def test_orphans_are_adopted_and_leave_no_zombies(
     orphans = [int(str(result.result)) for result in results if result is not None]
     # They were started below the pod, so that this test may look them up by their ids.
     await eventually(lambda: not any(psutil.pid_exists(pid) for pid in orphans), 10, "a zombie is left")
-    assert [child.status() for child in psutil.Process(pod.pid).children()] != [psutil.STATUS_ZOMBIE]
+    statuses = [child.status() for child in psutil.Process(pod.pid).children(recursive=True)]
+    assert psutil.STATUS_ZOMBIE not in statuses
 
 
 @pytest.mark.slow
@@ -159,6 +162,33 @@ async def test_a_process_is_recycled_after_its_jobs_and_nothing_is_cut_short(
     assert set(pod.ledger.counts("effect").values()) == {1}
     await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1, 10)
     assert pod.metric("rrq_jobs_total", function="note", outcome="done") == 16
+
+
+async def test_recycling_leaves_at_least_one_process_at_work(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "2", worker_recycle_jobs=5, worker_concurrency=2).is_up()
+    jobs = await enqueue_some(client, "note", 0.1, count=60)
+
+    def is_someone_up() -> bool:
+        return any(pod.metric("rrq_child_up", child=child) == 1 for child in ("0", "1"))
+
+    watching = asyncio.create_task(stays_true(is_someone_up, 4.0, "nobody was up"))
+    await all_done(client.job_store, jobs)
+    await watching
+    assert len(pod.logged("worker process is recycled")) >= 2
+    assert set(pod.ledger.counts("effect").values()) == {1}
+
+
+async def test_a_process_that_does_not_come_up_is_killed_and_started_anew(
+    make_pod: Callable[..., Pod], tmp_path: Path
+) -> None:
+    hangs = tmp_path / "broken.hangs"
+    hangs.touch()
+    pod = make_pod("--num-workers", "1", worker_start_limit_seconds=2)
+    await eventually(lambda: pod.logged("worker process does not come up, killed"), 15, "it hangs for ever")
+    hangs.unlink()
+    await pod.is_up()
 
 
 async def test_a_process_that_has_outgrown_its_memory_is_recycled(
@@ -215,6 +245,68 @@ async def test_a_loop_that_hangs_for_ever_costs_that_process_only(
     [survivor] = before - {hung}
     assert survivor in pod.children()
     await client.cancel(job.id)
+
+
+async def test_a_pod_that_stood_still_as_a_whole_blames_nobody(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    quick = {"worker_lease_seconds": 30, "worker_loop_stall_limit_seconds": 2.0}
+    pod = await make_pod("--num-workers", "2", **quick).is_up()
+    [job] = await enqueue_some(client, "note", 2.0, job_timeout_seconds=20)
+    await pod.has_started(1)
+    family = [pod.pid, *pod.children()]
+    for pid in family:
+        os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(5)  # as a paused machine does
+    for pid in family:
+        os.kill(pid, signal.SIGCONT)
+    await all_done(client.job_store, [job])
+    assert pod.children() == family[1:]
+    assert not pod.logged("worker process died")
+    assert pod.ledger.counts("started")[job.id] == 1
+
+
+async def test_a_supervisor_that_stands_still_costs_its_processes_no_job(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    pod = await make_pod("--num-workers", "1", worker_lease_seconds=2.0).is_up()
+    [job] = await enqueue_some(client, "note", 6.0)
+    await pod.has_started(1)
+    os.kill(pod.pid, signal.SIGSTOP)
+    try:
+        store = client.job_store
+
+        async def is_alive() -> bool:
+            await store.reap_workers()
+            return len((await store.observe([])).workers) == 1
+
+        await stays_true(is_alive, 5.0, "the lease ended although the process is well")
+    finally:
+        os.kill(pod.pid, signal.SIGCONT)
+    await all_done(store, [job])
+    assert pod.ledger.counts("started")[job.id] == 1
+
+
+async def test_a_reload_to_another_redis_takes_the_whole_pod_there(
+    make_pod: Callable[..., Pod], make_redis: Callable[..., EmbeddedRedis], tmp_path: Path
+) -> None:
+    first, second = make_redis(), make_redis()
+    source = "from pod_app import settings\nsettings.redis_dsn = {dsn!r}\n"
+    app = tmp_path / "moving_app.py"
+    app.write_text(source.format(dsn=first.dsn))
+    quick = {"worker_lease_seconds": 1.5, "worker_redis_patience_seconds": 3}
+    pod = await make_pod("--num-workers", "2", app="moving_app.settings", dsn=first.dsn, **quick).is_up()
+    app.write_text(source.format(dsn=second.dsn))
+    pod.signal(signal.SIGHUP)
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="reload") == 2, 20, "not reloaded")
+    first.kill()
+    client = RRQClient(RRQSettings(redis_dsn=second.dsn))
+    jobs = await enqueue_some(client, "note", 3.0, count=4)
+    await pod.has_started(4)
+    os.kill(pod.children()[0], signal.SIGKILL)
+    await all_done(client.job_store, jobs)
+    await stays_true(lambda: pod.get("/readyz")[0] == 200, 4.0, "the pod looks for the Redis it left")
+    await client.close()
 
 
 async def test_a_handler_that_holds_the_interpreter_past_the_lease_is_not_taken_for_dead(

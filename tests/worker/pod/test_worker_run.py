@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from fleet import all_done, enqueue_some
@@ -189,6 +190,24 @@ async def test_a_burst_that_was_stopped_before_it_was_done_says_so(
     assert await is_queued(client.job_store, job.id)
 
 
+async def test_a_burst_whose_process_alone_was_told_to_end_is_not_done_either(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    await enqueue_some(client, "note", 1.0, count=30)
+    pod = make_pod("--burst", worker_concurrency=2)
+    await pod.has_started(1)
+    os.kill(pod.children()[0], signal.SIGTERM)
+    assert pod.wait() == 75
+
+
+async def test_a_burst_ends_although_a_handler_ignores_its_timeout(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    await enqueue_some(client, "ignore_cancellation", 300.0, job_timeout_seconds=1)
+    pod = make_pod("--burst")
+    assert pod.wait(40) == 0
+
+
 async def test_a_burst_without_redis_is_not_done(
     make_pod: Callable[..., Pod], own_redis: EmbeddedRedis
 ) -> None:
@@ -212,18 +231,52 @@ async def test_no_password_gets_into_the_log_or_the_output(
     assert "sesame-47" not in pod.log_path.read_text() + pod.printed()
 
 
-@pytest.mark.slow
-async def test_process_1_of_a_container_buries_what_the_container_before_it_left(
-    make_pod: Callable[..., Pod], client: RRQClient
-) -> None:
-    # A pid namespace is what makes a container's first process number 1, and kills all others with it.
-    in_container = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-    if subprocess.run([*in_container, "true"], check=False, capture_output=True).returncode:
+def test_what_an_application_raises_is_told_without_its_passwords(tmp_path: Path) -> None:
+    app = tmp_path / "telltale.py"
+    app.write_text("raise RuntimeError('cannot reach redis://:hunter2@host:6379/0')\n")
+    done = rrq("--settings", "telltale.settings", "--num-workers", "1", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "cannot reach redis://***@host:6379/0" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+
+
+# A pid namespace is what makes a container's first process number 1, and kills all others with it.
+IN_CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.fixture
+def container() -> tuple[str, ...]:
+    if subprocess.run([*IN_CONTAINER, "true"], check=False, capture_output=True).returncode:
         pytest.skip(
             "making a pid namespace needs root or user namespaces; run the tests as root for this one"
         )
+    return IN_CONTAINER
+
+
+async def test_process_1_heeds_a_signal_that_comes_while_it_still_loads(
+    make_pod: Callable[..., Pod], container: tuple[str, ...]
+) -> None:
+    pod = make_pod("--num-workers", "1", prefix=container)
+
+    def first_process_that_heeds() -> int | None:
+        for child in psutil.Process(pod.pid).children():
+            caught = Path(f"/proc/{child.pid}/status").read_text().partition("SigCgt:\t")[2][:16]
+            if "python" in child.name() and int(caught, 16) >> (signal.SIGTERM - 1) & 1:
+                return child.pid
+        return None
+
+    pid = await eventually(first_process_that_heeds, 10, "no handler", interval_seconds=0.001)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    assert pod.wait(10) == 0
+
+
+@pytest.mark.slow
+async def test_process_1_of_a_container_buries_what_the_container_before_it_left(
+    make_pod: Callable[..., Pod], client: RRQClient, container: tuple[str, ...]
+) -> None:
     sole = {"RRQ_POD_UID": "uid-1", "RRQ_POD_SOLE_WORKER": "1"}
-    pod = make_pod("--num-workers", "1", prefix=in_container, environment=sole)
+    pod = make_pod("--num-workers", "1", prefix=container, environment=sole)
     await pod.is_up()
     orphans = await enqueue_some(client, "leave_orphan", count=2)
     await all_done(client.job_store, orphans)
@@ -232,7 +285,7 @@ async def test_process_1_of_a_container_buries_what_the_container_before_it_left
     pod.process.kill()
     pod.wait()
     started_at = time.monotonic()
-    other = make_pod("--num-workers", "1", prefix=in_container, environment=sole)
+    other = make_pod("--num-workers", "1", prefix=container, environment=sole)
     await all_done(client.job_store, jobs, 12)
     # Without the certificates of its predecessors it would have waited for their lease of 15 s.
     assert time.monotonic() - started_at < 12

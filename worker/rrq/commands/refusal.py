@@ -2,6 +2,8 @@
 
 import click
 
+from rrq.masking import mask_secrets
+
 
 class Refusal(click.ClickException):
     """Ends the command with exit code 1 and its message, as it is, on stderr."""
@@ -9,4 +11,5 @@ class Refusal(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        click.echo(self.message, err=True)
+        # What an application's own code raised may quote a password.
+        click.echo(mask_secrets(self.message), err=True)

@@ -13,6 +13,7 @@ from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import locate_settings
 from rrq.exc import SettingsError
 from rrq.logs import LogFormat, configure_logging
+from rrq.masking import mask_secrets
 from rrq.pod.plan import ChildPlan, PodPlan
 from rrq.pod.supervisor import Supervisor
 
@@ -106,7 +107,7 @@ def _say(message: str) -> None:
 
 def _say_error(message: str) -> None:
     with contextlib.suppress(OSError):
-        click.echo(message, err=True)
+        click.echo(mask_secrets(message), err=True)
 
 
 def _decide_processes(num_workers: int | None, *, burst: bool) -> int:

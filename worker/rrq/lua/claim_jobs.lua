@@ -33,7 +33,7 @@ end
 if incarnation ~= '' then
   local lease_ends_ms = tonumber(redis.call('ZSCORE', leases, worker_id) or '')
   if not lease_ends_ms or lease_ends_ms <= now_ms
-    or redis.call('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
+    or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
   if redis.call('EXISTS', drain) == 1 then return answer(2) end
   local not_before_ms = tonumber(redis.call('HGET', guard, 'claim_not_before_ms') or '')
   if not_before_ms and now_ms < not_before_ms then

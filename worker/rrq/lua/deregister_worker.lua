@@ -7,8 +7,8 @@
 -- Returns  jobs still in hand   -1 the id belongs to another process
 local leases, active, record, active_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id = ARGV[2]
-local known = redis.call('HGET', record, 'incarnation')
-if known and known ~= ARGV[3] then return -1 end
+local known = redis.pcall('HGET', record, 'incarnation')
+if type(known) == 'string' and known ~= ARGV[3] then return -1 end
 redis.call('DEL', prefix .. 'health:worker:' .. id)
 redis.pcall('ZREM', active_workers, id)
 local in_hand = redis.call('ZCARD', active)

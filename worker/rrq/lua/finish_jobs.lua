@@ -105,7 +105,7 @@ local function finish(n, at)
     return 0
   end
   if outcome == 'back' and token ~= '' then
-    return give_back(id, worker_id, text) == 1 and 1 or 3
+    return give_back(id, worker_id, text, {default_dlq, dlq_ttl_s}) == 1 and 1 or 3
   end
   if holders[n] == worker_id then free_locks[#free_locks + 1] = locks[n] end
   ended[#ended + 1] = id

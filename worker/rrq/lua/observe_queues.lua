@@ -3,7 +3,7 @@
 -- KEYS     1 leases   then the queues
 -- ARGV     1 key prefix   2 horizon (ms): how far ahead "soon" reaches   3 most workers to list
 -- Returns  {now ms, queues, workers}
---          queue:  {due, due within the horizon, later, oldest due ms or -1, next due ms or -1}
+--          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1, next due ms or -1}
 --          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
 --                   incarnation}
 local leases, horizon_ms, most_workers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -16,22 +16,27 @@ local function score_ms(entry)
 end
 
 local queues, workers = {}, {}
-for q = 2, #KEYS do
-  local queue, now = KEYS[q], digits(now_ms)
+local function observe_queue(queue)
+  local kind = redis.call('TYPE', queue).ok
+  if kind ~= 'zset' and kind ~= 'none' then return {} end
+  local now = digits(now_ms)
   local due = redis.call('ZCOUNT', queue, '-inf', now)
   local soon = redis.call('ZCOUNT', queue, '(' .. now, digits(now_ms + horizon_ms))
   local total = redis.call('ZCARD', queue)
   local oldest_ms = due > 0 and score_ms(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')) or -1
   local next_ms = score_ms(redis.call('ZRANGEBYSCORE', queue, '(' .. now, '+inf', 'WITHSCORES',
     'LIMIT', 0, 1))
-  queues[#queues + 1] = {due, soon, total - due - soon, oldest_ms, next_ms}
+  return {due, soon, total - due - soon, oldest_ms, next_ms}
 end
+
+for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q]) end
 local living = redis.call('ZRANGEBYSCORE', leases, '(' .. digits(now_ms), '+inf', 'WITHSCORES',
   'LIMIT', 0, most_workers)
 for i = 1, #living, 2 do
   local id = living[i]
-  local record = redis.call('HMGET', prefix .. 'workers:info:' .. id, 'pod_uid', 'capacity', 'queues',
+  local record = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'pod_uid', 'capacity', 'queues',
     'incarnation')
+  if record.err then record = {} end
   local pod_uid = record[1] or ''
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   workers[#workers + 1] = {id, pod_uid, redis.call('ZCARD', prefix .. 'active:jobs:' .. id),

@@ -20,12 +20,19 @@ local function blame_for(was_alone)
   if not cause or cause == '' then return nil end
   return function(job, id, fields)
     local history = redis.call('HGET', job, 'crash_history')
-    local entries = history and cjson.decode(history) or {}
+    local is_readable, entries = pcall(cjson.decode, history or '[]')
+    if not is_readable or type(entries) ~= 'table' then entries = {} end
     entries[#entries + 1] = cjson.decode(cause)
     while #entries > 10 do table.remove(entries, 1) end
     redis.call('HSET', job, 'suspect', '1', 'crash_history', cjson.encode(entries))
     if not was_alone then return false end
-    if redis.call('HINCRBY', job, 'crashes', 1) < crash_limit then return false end
+    local crashes = redis.pcall('HINCRBY', job, 'crashes', 1)
+    if type(crashes) == 'table' then
+      -- A count that is no number, which only a foreign hand can have written, starts anew.
+      redis.call('HSET', job, 'crashes', '1')
+      crashes = 1
+    end
+    if crashes < crash_limit then return false end
     bury(id, dlq, 'The job ended its worker process ' .. crash_limit
       .. ' times while running alone; last: ' .. cause, dlq_ttl_s, fields[8], fields[10])
     buried = buried + 1
@@ -46,10 +53,10 @@ local function reap(id, reason)
   local jobs = redis.call('ZRANGE', active, 0, most - seen_jobs - 1)
   -- Very many jobs are given back in portions; the last one of them was not alone.
   local record, size = prefix .. 'workers:info:' .. id, redis.call('ZCARD', active)
-  if size > #jobs then redis.call('HSET', record, 'in_portions', '1') end
-  local blame = blame_for(size == 1 and not redis.call('HGET', record, 'in_portions'))
+  if size > #jobs then redis.pcall('HSET', record, 'in_portions', '1') end
+  local blame = blame_for(size == 1 and redis.pcall('HGET', record, 'in_portions') ~= '1')
   for _, job_id in ipairs(jobs) do
-    returned = returned + give_back(job_id, id, reason, blame)
+    returned = returned + give_back(job_id, id, reason, {dlq, dlq_ttl_s}, blame)
     seen_jobs = seen_jobs + 1
   end
   if redis.call('ZCARD', active) == 0 then forget_worker(id) end
@@ -62,7 +69,7 @@ local function answer(more, put_off_ms)
 end
 
 if certified then
-  local known = redis.call('HGET', prefix .. 'workers:info:' .. certified, 'incarnation')
+  local known = redis.pcall('HGET', prefix .. 'workers:info:' .. certified, 'incarnation')
   if known ~= incarnation then return answer(0, -1) end
   reap(certified, 'Worker ' .. certified .. ' died while running this job. Re-queued.')
   return answer(redis.call('ZCARD', prefix .. 'active:jobs:' .. certified) > 0 and 1 or 0, -1)

@@ -5,15 +5,16 @@
 -- runs; the tokens are the truth about whose it is.
 -- KEYS     1 leases   2 active set of the worker   3 worker record
 -- ARGV     1 key prefix   2 worker id   3 incarnation   4 default job timeout (s)   5 lock extension (s)
---          then per attempt: id, token, token before the claim, queue, due score
+--          6 dead letter list   7 dead letter TTL (s)   then per attempt: id, token, token before the claim, queue, due score
 -- Returns  {code, jobs given back, claims set up again, positions of attempts no longer owned…}
 --          code: 1 reconciled   0 lease lost, nothing done
 local leases, active, record = KEYS[1], KEYS[2], KEYS[3]
 local worker_id, incarnation = ARGV[2], ARGV[3]
 local default_timeout_s, extension_s = tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST, FIELDS_PER_ATTEMPT = 5, 5
+local letters = {ARGV[6], tonumber(ARGV[7])}
+local FIRST, FIELDS_PER_ATTEMPT = 7, 5
 if not redis.call('ZSCORE', leases, worker_id)
-  or redis.call('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
+  or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
 
 redis.call('ZREM', active, '')
 
@@ -51,7 +52,7 @@ end
 for _, id in ipairs(redis.call('ZRANGE', active, 0, -1)) do
   if not known[id] then
     given_back = given_back
-      + give_back(id, worker_id, 'Claimed, but the answer never reached the worker. Re-queued.')
+      + give_back(id, worker_id, 'Claimed, but the answer never reached the worker. Re-queued.', letters)
   end
 end
 return {1, given_back, set_up, unpack(lost)}

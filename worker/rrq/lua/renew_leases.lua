@@ -1,8 +1,8 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
 -- needs: context, wake, settle, give_back, guard
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
--- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)
---          then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
+-- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
+--          5 dead letter TTL (s)   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
 --          health TTL (s), queues (JSON list)
 -- Returns  {now ms, when the next lease ends in ms or -1, then per worker {state, draining 0/1,
 --          size of its active set, ids to cancel…}}
@@ -10,7 +10,8 @@
 --                 2 the id belongs to another living process
 local leases, guard = KEYS[1], KEYS[2]
 local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
-local FIELDS_PER_WORKER = 8
+local letters = {ARGV[4], tonumber(ARGV[5])}
+local FIRST, FIELDS_PER_WORKER = 5, 8
 
 local state = read_guard(guard)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
@@ -28,12 +29,17 @@ redis.call('HSET', guard, 'last_beat_ms', now_ms, 'run_id', run_id or '')
 
 -- A new process under the id of a dead one first gives back what the dead one held.
 local function register(id, incarnation, record)
-  local known = redis.call('HGET', record, 'incarnation')
+  local known = redis.pcall('HGET', record, 'incarnation')
+  -- A record that is no hash says nothing about anybody, and must not keep a worker from registering.
+  if type(known) == 'table' then
+    redis.call('DEL', record)
+    known = false
+  end
   if known ~= incarnation then
     local ends_ms = tonumber(redis.call('ZSCORE', leases, id) or '')
     if known and ends_ms and ends_ms > now_ms then return false end
     for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
-      give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.')
+      give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters)
     end
   end
   return true
@@ -54,7 +60,7 @@ local function beat(at)
   local record = prefix .. 'workers:info:' .. id
   if is_new then
     if not register(id, incarnation, record) then return {2, 0, 0} end
-  elseif redis.call('HGET', record, 'incarnation') ~= incarnation
+  elseif redis.pcall('HGET', record, 'incarnation') ~= incarnation
     or not redis.call('ZSCORE', leases, id) then return {0, 0, 0} end
   redis.call('ZADD', leases, now_ms + lease_ms, id)
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
@@ -78,7 +84,7 @@ end
 redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 
 local replies = {now_ms, -1}
-for at = 3, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
+for at = FIRST, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
 local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 if first[2] then replies[2] = math.max(tonumber(first[2]), state.reap_not_before_ms) end
 return replies

@@ -18,6 +18,7 @@ from rrq.messages import BeatReply, LeaseState
 
 # A report carries the metrics of a second; more than this is no report of ours.
 _LONGEST_LINE = 4 * 1024 * 1024
+_LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,10 @@ class ChildEnd:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def close(self) -> None:
+        """Say what is still unsaid, if the supervisor reads it within a second, and hang up."""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(_LAST_WORDS_SECONDS)
+            self._socket.sendall(self._unsent)
         self._socket.close()
 
     def _read(self) -> None:

@@ -4,9 +4,11 @@ It loads the application, tells the supervisor who it is, and runs one worker wh
 renews. When the supervisor is gone, the child renews its own lease, lets its jobs end, and ends.
 """
 
+import asyncio
 import logging
 import signal
 import sys
+from time import monotonic
 from typing import Any
 
 from rrq.commands.refusal import Refusal
@@ -26,7 +28,7 @@ from rrq.pod.channel import (
     Report,
     Retire,
 )
-from rrq.pod.plan import ChildPlan
+from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
 from rrq.process import run_tuned
 from rrq.settings import RRQSettings
 from rrq.worker import RRQWorker
@@ -37,18 +39,23 @@ logger = logging.getLogger(__name__)
 _OBJECTS = frozenset({"on_startup", "on_shutdown", "job_registry", "cron_jobs"})
 # A deadline is told with this much to spare, so that a busy worker tells one a second and not one a claim.
 _DEADLINE_SLACK_SECONDS = 1.0
+# The share of a lease without a word of the supervisor after which a child renews for itself.
+_SILENCE_OF_A_LEASE = 2 / 3
 
 NO_REGISTRY = "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings."
 
 
 class SupervisedLease:
-    """The lease of a child: renewed by the supervisor, or by itself when there is none any more."""
+    """The lease of a child: renewed by the supervisor, and by itself for as long as that gives no answer."""
 
-    def __init__(self, link: "Link", own: Lease) -> None:
+    def __init__(self, link: "Link", own: Lease, settings: RRQSettings) -> None:
         self._link = link
         self._own = own
+        self._settings = settings
         self._is_wanted = False
         self._is_alone = False
+        self._answered_at = monotonic()
+        self._stopping: asyncio.Task[None] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -56,8 +63,9 @@ class SupervisedLease:
 
     def start(self) -> None:
         self._is_wanted = True
+        self._answered_at = monotonic()
         if self._is_alone:
-            self._own.start()
+            self.renew_alone()
         self._link.report()
 
     async def stop(self) -> None:
@@ -66,10 +74,23 @@ class SupervisedLease:
         await self._own.stop()
 
     def renew_alone(self) -> None:
-        """From now on nobody else renews."""
+        """Do without the supervisor until it is heard of again."""
         self._is_alone = True
         if self._is_wanted and not self._own.is_running:
             self._own.start()
+
+    def look(self) -> None:
+        """Called once a second: a supervisor that stands still must not cost its children their jobs."""
+        silent_seconds = monotonic() - self._answered_at
+        if self._is_wanted and silent_seconds > self._settings.worker_lease_seconds * _SILENCE_OF_A_LEASE:
+            self.renew_alone()
+
+    def note_answer(self) -> None:
+        """The supervisor renews."""
+        self._answered_at = monotonic()
+        self._is_alone = False
+        if self._own.is_running and (self._stopping is None or self._stopping.done()):
+            self._stopping = asyncio.ensure_future(self._own.stop())
 
 
 class Link:
@@ -81,11 +102,11 @@ class Link:
         self._told_deadline = 0.0
         self.exit_code = 0
         ownership = worker.ownership
-        self._lease = SupervisedLease(self, ownership.lease)
+        self._lease = SupervisedLease(self, ownership.lease, worker.settings)
         ownership.lease = self._lease
         ownership.on_deadline = self._tell_deadline
         ownership.on_first_finish = self.report
-        worker.on_turn = self.report
+        worker.on_turn = self._on_turn
         worker.job_store.wire.on_call = ownership.meter.on_redis_call
 
     def say_hello(self) -> None:
@@ -103,9 +124,15 @@ class Link:
         except BurstFailed as error:
             logger.error("burst failed", extra={"error": str(error), "worker_id": self._worker.worker_id})
             self.exit_code = 1
+        if self._worker.burst and self.exit_code == 0 and not self._worker.is_burst_over:
+            self.exit_code = EX_TEMPFAIL
         # Said now and not at the very end: a handler that ignores its cancellation keeps the loop from
         # closing until the supervisor loses its patience.
         self._end.send(Farewell(self.exit_code))
+
+    def _on_turn(self) -> None:
+        self._lease.look()
+        self.report()
 
     def report(self) -> None:
         """Tell how the worker stands, with what it has counted since the last time."""
@@ -133,6 +160,7 @@ class Link:
     def _on_order(self, order: Message) -> None:
         match order:
             case BeatAnswer():
+                self._lease.note_answer()
                 self._worker.ownership.hear(order.worker_id, self._worker.describe_health(), order.reply)
             case Retire():
                 self._worker.retire()
@@ -183,6 +211,8 @@ def main(argument: str) -> int:
     except Exception:
         logger.critical("worker failed", exc_info=True, extra={"worker_id": worker.worker_id})
         return 1
+    finally:
+        end.close()
     return link.exit_code
 
 

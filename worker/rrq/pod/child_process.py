@@ -33,6 +33,8 @@ from rrq.settings import RRQSettings
 
 logger = logging.getLogger(__name__)
 
+# What holds until a child has said which settings it found.
+_DEFAULTS = RRQSettings.model_construct()
 # What a dead child has said last lies in the socket. Only a process that it forked keeps the line open longer.
 _LAST_WORDS_SECONDS = 0.2
 
@@ -64,12 +66,17 @@ class ChildProcess:
                 # started can be ended with it.
                 start_new_session=True,
             )
-        self._kernel = psutil.Process(self._process.pid)
+        # Where /proc is hidden nothing can be told of a process, and it works all the same.
+        try:
+            self._kernel: psutil.Process | None = psutil.Process(self._process.pid)
+        except (psutil.Error, OSError):
+            self._kernel = None
         self._listening = asyncio.create_task(self._listen())
         self.hello: Hello | None = None
         self.settings: RRQSettings | None = None
         self.report: Report | None = None
-        #: What the heartbeat was last told of it.
+        #: Whether it has ever been able to claim, and what the heartbeat was last told of that.
+        self.has_registered = False
         self.was_registered = False
         self.failure: str | None = None
         self.farewell: Farewell | None = None
@@ -81,8 +88,10 @@ class ChildProcess:
         self.asked: End | None = None
         self.restart_reason = "crash"
         self.kill_at: float | None = None
+        self.retired_at = 0.0
         self.renews_itself = False
         self.vitals = Vitals()
+        self._was_frozen = False
 
     @property
     def pid(self) -> int:
@@ -100,6 +109,11 @@ class ChildProcess:
         return self.report is not None and self.report.is_registered
 
     @property
+    def is_orderly(self) -> bool:
+        """Whether it has given everything back, so that its death harms nobody."""
+        return self.farewell is not None or (self.has_registered and not self.is_registered)
+
+    @property
     def finished_jobs(self) -> int:
         return self.report.finished_jobs if self.report is not None else 0
 
@@ -110,11 +124,10 @@ class ChildProcess:
             async for message in self._line.read():
                 self._hear(message)
                 self._on_message(self, message)
-        # Unheard, it is soon taken for hung and replaced.
-        except ValueError as error:
-            logger.error(
-                "worker process said what makes no sense", extra={"pid": self.pid, "error": str(error)}
-            )
+        # Whatever goes wrong here must not keep the supervisor from burying the child. Unheard, it is soon
+        # taken for hung and replaced.
+        except Exception:
+            logger.exception("worker process is no longer heard", extra={"pid": self.pid})
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -124,6 +137,7 @@ class ChildProcess:
                 self.settings = RRQSettings.model_construct(**message.settings)
             case Report():
                 self.report = message
+                self.has_registered = self.has_registered or message.is_registered
                 self._turned_at, self._deadline = monotonic(), message.deadline
                 self.active_jobs = message.active_jobs
             case InHand():
@@ -142,29 +156,39 @@ class ChildProcess:
 
     def sample(self) -> None:
         """Look at the process; what died a moment ago keeps its last figures."""
-        with contextlib.suppress(psutil.Error, OSError), self._kernel.oneshot():
-            times = self._kernel.cpu_times()
-            self.vitals = Vitals(
-                times.user + times.system, self._kernel.memory_info().rss, self._kernel.num_fds()
-            )
+        self._was_frozen = self.is_frozen()
+        kernel = self._kernel
+        if kernel is None:
+            return
+        with contextlib.suppress(psutil.Error, OSError), kernel.oneshot():
+            times = kernel.cpu_times()
+            self.vitals = Vitals(times.user + times.system, kernel.memory_info().rss, kernel.num_fds())
 
     def is_frozen(self) -> bool:
         """Whether somebody stopped the process; it is then neither renewed nor taken for hung."""
+        if self._kernel is None:
+            return False
         try:
             is_frozen = self._kernel.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-        except psutil.Error:
+        except (psutil.Error, OSError):
             return False
         if is_frozen:
-            # The time it stands still is not held against its event loop when it goes on.
-            self._turned_at = monotonic()
+            self.forgive(monotonic())
         return is_frozen
 
+    def forgive(self, now: float) -> None:
+        """Do not hold against it the time until now, in which it stood still or could not be heard."""
+        self._turned_at = now
+
     def is_hung(self, now: float) -> bool:
-        """Whether its event loop stands still although every job in hand is past its deadline."""
-        if self.settings is None or not self.is_registered:
-            return False
-        limit_seconds = self.settings.worker_loop_stall_limit_seconds
-        return now > max(self._deadline, self._turned_at + limit_seconds)
+        """Whether its event loop stands still although every job in hand is past its deadline.
+
+        Before it has been able to claim for the first time: whether it takes too long to get there.
+        """
+        settings = self.settings or _DEFAULTS
+        if self.is_registered:
+            return now > max(self._deadline, self._turned_at + settings.worker_loop_stall_limit_seconds)
+        return not self.has_registered and now > self._turned_at + settings.worker_start_limit_seconds
 
     def has_run_its_jobs(self) -> bool:
         limit = self.settings.worker_recycle_jobs if self.settings is not None else None
@@ -172,7 +196,11 @@ class ChildProcess:
 
     def has_outgrown_memory(self) -> bool:
         limit = self.settings.worker_recycle_rss_bytes if self.settings is not None else None
-        return self._may_be_retired and limit is not None and (self.vitals.rss_bytes or 0) > limit
+        rss_bytes = self.vitals.rss_bytes
+        if limit is None or rss_bytes is None or not self._may_be_retired:
+            return False
+        # A limit below what the application takes from the start would replace it without end.
+        return rss_bytes > limit and self.finished_jobs > 0
 
     @property
     def _may_be_retired(self) -> bool:
@@ -199,7 +227,8 @@ class ChildProcess:
         report = self.report
         return ChildFigures(
             self.place,
-            self.is_registered,
+            # Whoever was told to leave, or stands still, claims nothing.
+            self.is_registered and self.asked is None and not self._was_frozen,
             self.active_jobs,
             report.capacity if report is not None else 0,
             self.finished_jobs,
@@ -214,16 +243,24 @@ class ChildProcess:
         """Ask it to drain; whatever is left of it at ``kill_at`` is killed."""
         self.asked = End.STOPPED
         self.kill_at = min(kill_at, self.kill_at or kill_at)
-        self._process.send_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def retire(self, reason: str) -> None:
         """Ask it to end when its jobs have ended, for a successor to take its place."""
         self.asked, self.restart_reason = End.RETIRED, reason
+        self.retired_at = monotonic()
         self.send(Retire())
 
-    def kill(self, because: End) -> None:
-        self.asked, self.kill_at = because, None
-        self._process.send_signal(signal.SIGKILL)
+    def kill(self) -> None:
+        self.kill_at = None
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not Popen.send_signal, which polls first: it would collect a child that died a moment ago, and the
+        # supervisor's own waitpid would never learn of that death. Until then the id is not used again.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     async def bury(self, exit_code: int) -> None:
         """Take note of the death that ``waitpid`` told: hear its last words and end what it left running."""

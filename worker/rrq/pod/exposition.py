@@ -53,7 +53,10 @@ class PodCollector:
 
     def expose(self, accept: str) -> tuple[str, bytes]:
         """Return content type and text in the format that the scraper prefers."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = choose_encoder("")
         return content_type, encode(self._registry)
 
     def collect(self) -> Iterator[Metric]:

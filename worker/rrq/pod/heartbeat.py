@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from rrq.backoff import jittered_delay_seconds
-from rrq.connection import REDIS_ERRORS
+from rrq.connection import REDIS_ERRORS, is_script_failure
 from rrq.messages import Beat, BeatReply, DeathCertificate, Observation, ReapReport
 from rrq.metrics import Meter
 from rrq.recovery import Sweeper
@@ -50,6 +50,8 @@ class PodHeartbeat:
         self._tell = tell
         self._meter = meter
         self._store: JobStore | None = None
+        #: Where nothing is left to do but to close the connection.
+        self._left: list[JobStore] = []
         self._queues: tuple[str, ...] = ()
         self._sweeper: Sweeper | None = None
         self._reborn_pod_uid = ""
@@ -59,10 +61,6 @@ class PodHeartbeat:
         self._all_certified.set()
         self.pulse = Pulse()
 
-    @property
-    def store(self) -> JobStore | None:
-        return self._store
-
     def connect(self, settings: RRQSettings, queues: Sequence[str], reborn_pod_uid: str = "") -> None:
         """Learn from the first child where Redis is.
 
@@ -70,6 +68,8 @@ class PodHeartbeat:
         for the pod belongs to an earlier container and is dead.
         """
         self._reborn_pod_uid = reborn_pod_uid
+        if self._store is not None:
+            self._left.append(self._store)
         self._store = JobStore(settings)
         self._store.wire.on_call = self._meter.on_redis_call
         self._sweeper = Sweeper(self._store, self._meter)
@@ -101,19 +101,28 @@ class PodHeartbeat:
         try:
             while True:
                 self._interrupted.clear()
+                while self._left:
+                    await self._left.pop().aclose()
                 if self._store is None:
                     await self._interrupted.wait()
                     continue
-                await self.run_once(self._store)
+                try:
+                    await self.run_once(self._store)
+                # Without it every child loses its lease; nothing that Redis may hold must end it.
+                except Exception:
+                    logger.exception("heartbeat failed, trying again")
+                    await asyncio.sleep(_RETRY_SECONDS)
         finally:
-            if self._store is not None:
-                await self._store.aclose()
+            for store in (*self._left, self._store):
+                if store is not None:
+                    await store.aclose()
 
     async def run_once(self, store: JobStore) -> None:
         """Deliver certificates, beat, look at the queues, then listen until the next beat is due."""
         next_beat_at = monotonic() + store.settings.lease_renewal_seconds
         try:
             await self._certify_predecessors(store)
+            # One round trip each, and a certificate that cannot be delivered costs no lease.
             await self._deliver(store)
             await self._beat(store)
             while not self._certificates and (left := next_beat_at - monotonic()) > 0:
@@ -137,7 +146,18 @@ class PodHeartbeat:
     async def _deliver(self, store: JobStore) -> None:
         while self._certificates:
             certificate = self._certificates[0]
-            report = await store.reap_workers(certificate)
+            try:
+                report = await store.reap_workers(certificate)
+            except REDIS_ERRORS as error:
+                if not is_script_failure(error):
+                    raise
+                # Sent again it would fail again. The end of its lease gives the jobs back.
+                logger.error(
+                    "jobs of a dead worker process are due when its lease ends",
+                    extra={"worker_id": certificate.worker.worker_id, "error": str(error)},
+                )
+                self._certificates.popleft()
+                continue
             self._note(certificate, report)
             if not report.has_more:
                 self._certificates.popleft()
@@ -162,8 +182,9 @@ class PodHeartbeat:
             self._tell(beat, reply)
         if self._sweeper is not None:
             self._sweeper.plan(renewal)
-        seen = await store.observe(self._queues)
         is_draining = any(reply.is_draining for reply in renewal.replies)
+        self.pulse = Pulse(monotonic(), is_draining, self.pulse.seen)
+        seen = await store.observe(self._queues, most_workers=0)
         self.pulse = Pulse(monotonic(), is_draining, seen)
 
     async def _listen(self, store: JobStore, wait_seconds: float) -> bool:

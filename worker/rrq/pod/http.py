@@ -4,18 +4,26 @@ From a thread, so that the answer can be "the supervisor stalls" when it does. W
 ``probes.py`` and ``exposition.py``.
 """
 
+import contextlib
 import functools
+import logging
 import socket
+import socketserver
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 
 from rrq.exc import SettingsError
 
+logger = logging.getLogger(__name__)
+
 #: A client that sends nothing must not keep a thread for ever.
 _CLIENT_TIMEOUT_SECONDS = 10.0
+_MOST_CLIENTS = 32
 #: How soon the server notices that it is to end; the pod ends with it.
 _POLL_SECONDS = 0.05
 
@@ -27,7 +35,8 @@ Page = Callable[[str], Answer]
 def parse_bind(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``, ``[IPv6]:PORT`` or ``:PORT``."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    is_six = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (not is_six and set(host) & set("[]:")):
         raise SettingsError(f"{text!r} is no address to listen on. Write HOST:PORT, such as 0.0.0.0:8080.")
     return host.strip("[]"), int(port)
 
@@ -66,6 +75,35 @@ class _Server(ThreadingHTTPServer):
     # Left to a stalled client, closing would wait for it.
     block_on_close = False
 
+    def __init__(self, *given: Any) -> None:
+        self._clients: deque[socket.socket] = deque()
+        super().__init__(*given)
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer, which asks the name service who we are before anything is answered.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # Descriptors that clients hold are missed by the heartbeat and by whoever starts a child. The oldest
+        # goes, not the newest: a probe is answered at once, and whoever has waited so long does not read.
+        while len(self._clients) >= _MOST_CLIENTS:
+            with contextlib.suppress(OSError):
+                self._clients.popleft().shutdown(socket.SHUT_RDWR)
+        self._clients.append(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._clients.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that goes away is no event; anything else is one line of the log.
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            logger.error("probe or scrape failed", exc_info=error)
+
 
 class _SixServer(_Server):
     address_family = socket.AF_INET6
@@ -74,7 +112,6 @@ class _SixServer(_Server):
 def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _CLIENT_TIMEOUT_SECONDS
-        protocol_version = "HTTP/1.1"
         server_version = "rrq"
         sys_version = ""
 

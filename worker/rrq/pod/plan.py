@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 
 from rrq.logs import LogFormat
 
+#: Exit code of a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
+EX_TEMPFAIL = 75
+
 
 @dataclass(frozen=True)
 class ChildPlan:

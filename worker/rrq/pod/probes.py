@@ -12,6 +12,10 @@ from rrq.pod.restarts import NOT_CURABLE_AFTER
 STALLED_AFTER_SECONDS = 10.0
 
 
+#: A child that is replaced is back long before.
+NOBODY_UP_SECONDS = 30.0
+
+
 @dataclass(frozen=True)
 class PodState:
     """How a pod stands at one moment, in monotonic time."""
@@ -27,6 +31,8 @@ class PodState:
     """Per child: starts in a row that came to nothing."""
     registered: int
     """Children that are able to claim."""
+    able_at: float
+    """When there last was one."""
     has_started: bool
     """Every child has been able to claim once."""
 
@@ -57,9 +63,14 @@ def decide_readiness(state: PodState, now: float) -> Verdict:
         return decide_startup(state)
     if state.is_draining:
         return Verdict(False, "the pod is drained by the operator")
-    silent_seconds = now - (state.redis_answered_at or 0.0)
+    if state.redis_answered_at is None:
+        return Verdict(False, "Redis has not answered yet")
+    silent_seconds = now - state.redis_answered_at
     if silent_seconds > state.redis_patience_seconds:
         return Verdict(False, f"Redis has not answered for {silent_seconds:.0f} s")
+    idle_seconds = now - state.able_at
+    if idle_seconds > NOBODY_UP_SECONDS:
+        return Verdict(False, f"no worker process has been able to claim for {idle_seconds:.0f} s")
     return Verdict(True, "ready")
 
 

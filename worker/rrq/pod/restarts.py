@@ -73,7 +73,9 @@ def judge_death(code: int, *, is_orderly: bool, is_unfit: bool, asked: End | Non
 
 def count_failures(before: int, death: Death, finished_jobs: int, lived_seconds: float) -> int:
     """Return how many starts in a row have come to nothing after this death."""
-    if death.end in (End.STOPPED, End.RETIRED, End.ENDED):
+    if death.end in (End.STOPPED, End.RETIRED):
+        return 0
+    if death.end is End.ENDED and (finished_jobs or lived_seconds >= LONG_LIFE_SECONDS):
         return 0
     return 1 if finished_jobs or lived_seconds >= LONG_LIFE_SECONDS else before + 1
 

@@ -12,18 +12,19 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from math import inf
 from time import monotonic
 
 from rrq.messages import Beat, BeatReply, DeathCertificate
 from rrq.metrics import Meter
-from rrq.pod.channel import BeatAnswer, Hello, Message, RenewYourself, Report
+from rrq.pod.channel import BeatAnswer, Farewell, Hello, Message, RenewYourself, Report
 from rrq.pod.child_process import ChildProcess
 from rrq.pod.container import adopt_orphans, reborn_pod_uid
 from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
 from rrq.pod.heartbeat import PodHeartbeat
 from rrq.pod.http import PodServer
 from rrq.pod.pages import build_pages
-from rrq.pod.plan import PodPlan
+from rrq.pod.plan import EX_TEMPFAIL, PodPlan
 from rrq.pod.probes import PodState
 from rrq.pod.restarts import (
     Death,
@@ -40,14 +41,15 @@ logger = logging.getLogger(__name__)
 
 _TURN_SECONDS = 0.25
 _SAMPLE_SECONDS = 1.0
+_OWN_STALL_SECONDS = 2.0
+# Children that grow cannot wait for ever until the long job of one that retires has ended.
+_LONG_RETIREMENT_SECONDS = 60.0
 # After the grace period a child has a second to cancel what is left and a moment to say so; then it is killed,
 # and the pod has still ended within two seconds of the grace period.
-_KILL_AFTER_GRACE_SECONDS = 1.3
+_KILL_AFTER_GRACE_SECONDS = 1.2
 _LAST_CERTIFICATES_SECONDS = 0.3
 # A child that has given its lease back only runs the application's shutdown hook.
 _SHUTDOWN_HOOK_SECONDS = 30.0
-#: For a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
-EX_TEMPFAIL = 75
 
 
 class Place:
@@ -60,6 +62,13 @@ class Place:
         self.start_at = 0.0
         self.restart_reason: str | None = None
         self.has_been_up = False
+
+    def is_settled(self, now: float) -> bool:
+        """Whether its child is up; one that retires counts again once its last jobs take their time."""
+        child = self.child
+        if child is None or not child.is_registered:
+            return False
+        return child.asked is None or now - child.retired_at > _LONG_RETIREMENT_SECONDS
 
 
 class Supervisor:
@@ -80,6 +89,7 @@ class Supervisor:
         self._exit_code: int | None = None
         self._reload_at = 0.0
         self._sampled_at = 0.0
+        self._able_at = monotonic()
         self.state = self._describe(monotonic())
 
     @property
@@ -99,7 +109,7 @@ class Supervisor:
                         beating.result()
                     self._look_after(monotonic())
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
+                        await asyncio.wait_for(self._wake.wait(), self._seconds_to_next_turn(monotonic()))
                     self._wake.clear()
                 if not await self.heartbeat.settle(_LAST_CERTIFICATES_SECONDS):
                     logger.warning("Redis gives no answer; jobs still in hand are due when the leases end")
@@ -107,6 +117,11 @@ class Supervisor:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
         return self._exit_code
+
+    def _seconds_to_next_turn(self, now: float) -> float:
+        # To the moment: a pod has promised when it will have ended.
+        kills = [child.kill_at - now for child in self.children if child.kill_at is not None]
+        return max(0.0, min([_TURN_SECONDS, *kills]))
 
     # Signals
 
@@ -146,6 +161,11 @@ class Supervisor:
     # Looking after the children
 
     def _look_after(self, now: float) -> None:
+        if now - self.state.at > _OWN_STALL_SECONDS:
+            # We stood still ourselves, as in a paused machine or a frozen container: what the children said
+            # meanwhile is not read yet, and they may have stood still too.
+            for child in self.children:
+                child.forgive(now)
         if now - self._sampled_at >= _SAMPLE_SECONDS:
             self._sampled_at = now
             for child in self.children:
@@ -154,20 +174,22 @@ class Supervisor:
             self._end_overdue(child, now)
         if self._exit_code is None:
             self._start_due(now)
-            self._rotate()
+            self._rotate(now)
         self._publish(now)
 
     def _end_overdue(self, child: ChildProcess, now: float) -> None:
         if child.kill_at is not None and now >= child.kill_at:
             logger.warning("worker process did not end in time, killed", extra={"pid": child.pid})
-            child.kill(End.STOPPED)
-        elif child.is_hung(now) and not child.is_frozen() and child.asked is not End.HUNG:
+            child.kill()
+        elif child.asked is not End.HUNG and child.is_hung(now) and not child.is_frozen():
             logger.critical(
-                "event loop of a worker process stands still past all deadlines, killed",
+                "event loop of a worker process stands still past all deadlines, killed"
+                if child.has_registered
+                else "worker process does not come up, killed",
                 extra={"pid": child.pid, "worker_id": child.hello.worker_id if child.hello else None},
             )
-            child.restart_reason = "hung"
-            child.kill(End.HUNG)
+            child.asked = End.HUNG
+            child.kill()
 
     def _start_due(self, now: float) -> None:
         for place in self.places:
@@ -188,25 +210,22 @@ class Supervisor:
                 self.meter.count("rrq_child_restarts_total", place.restart_reason)
                 place.restart_reason = None
 
-    def _rotate(self) -> None:
-        """Retire one child that is due for it, and as a rule not a second one before it is replaced."""
-        is_retiring = any(child.asked is End.RETIRED for child in self.children)
-        for child in self.children:
-            # Memory does not wait for the turn of its process.
-            if child.has_outgrown_memory() or (not is_retiring and child.has_run_its_jobs()):
-                logger.info("worker process is recycled", extra={"pid": child.pid})
-                child.retire("recycled")
-                return
-        if is_retiring:
-            return
+    def _rotate(self, now: float) -> None:
+        """Retire one child that is due for it, and no second one before its successor is up."""
+        # A place whose children only crash must not keep the others from being recycled.
+        if all(place.failures or place.is_settled(now) for place in self.places):
+            for child in self.children:
+                if child.has_outgrown_memory() or child.has_run_its_jobs():
+                    logger.info("worker process is recycled", extra={"pid": child.pid})
+                    child.retire("recycled")
+                    return
         # New code that does not come up must not take the children with it that still run the old one.
-        if not all(place.child is not None and place.child.is_registered for place in self.places):
-            return
-        for child in self.children:
-            if child.started_at < self._reload_at:
-                logger.info("worker process is replaced", extra={"pid": child.pid})
-                child.retire("reload")
-                return
+        if all(place.is_settled(now) for place in self.places):
+            for child in self.children:
+                if child.started_at < self._reload_at and child.asked is None:
+                    logger.info("worker process is replaced", extra={"pid": child.pid})
+                    child.retire("reload")
+                    return
 
     # What children say
 
@@ -224,8 +243,11 @@ class Supervisor:
                     place.failures = 0
                 if message.is_registered:
                     place.has_been_up = True
-                elif child.asked is End.RETIRED and child.kill_at is None:
+                elif child.has_registered and child.kill_at is None:
                     child.kill_at = monotonic() + _SHUTDOWN_HOOK_SECONDS
+            case Farewell():
+                # Only handlers that ignore their cancellation keep it from ending now.
+                child.kill_at = min(child.kill_at or inf, monotonic() + _KILL_AFTER_GRACE_SECONDS)
         self._wake.set()
 
     def _on_hello(self, child: ChildProcess, hello: Hello) -> None:
@@ -236,9 +258,23 @@ class Supervisor:
             self._settings = child.settings
             self.heartbeat.connect(child.settings, hello.queues, reborn_pod_uid())
         elif _address(child.settings) != _address(self._settings):
-            # Reloaded code that uses another Redis: the supervisor speaks to the one it knows.
+            # Reloaded code that uses another Redis: the supervisor goes on speaking to the one it knows.
             child.renews_itself = True
             child.send(RenewYourself())
+            self._follow_to_another_redis()
+
+    def _follow_to_another_redis(self) -> None:
+        """Leave a Redis that none of the children uses any more; the others renew for themselves until then."""
+        known = [child for child in self.children if child.settings is not None and child.hello is not None]
+        if not known or not all(child.renews_itself for child in known):
+            return
+        first = known[0]
+        assert first.settings is not None
+        assert first.hello is not None
+        self._settings = first.settings
+        self.heartbeat.connect(first.settings, first.hello.queues)
+        for child in known:
+            child.renews_itself = _address(child.settings or first.settings) != _address(first.settings)
 
     # Deaths
 
@@ -263,16 +299,17 @@ class Supervisor:
         lived_seconds = monotonic() - child.started_at
         death = judge_death(
             code,
-            is_orderly=child.farewell is not None,
+            is_orderly=child.is_orderly,
             is_unfit=child.failure is not None,
             asked=child.asked,
         )
         self._certify(child, death)
         self._tell_death(child, death)
         place.child = None
+        self._follow_to_another_redis()
         place.failures = count_failures(place.failures, death, child.finished_jobs, lived_seconds)
         place.start_at = monotonic() + restart_delay_seconds(place.failures)
-        place.restart_reason = "ended" if death.end is End.ENDED else child.restart_reason
+        place.restart_reason = _RESTART_REASONS.get(death.end, child.restart_reason)
         self._wake.set()
         self._conclude(child, death)
 
@@ -313,8 +350,9 @@ class Supervisor:
             if self._exit_code is None:
                 self._say_error(child.failure)
             self._end_all(1)
-        elif self._plan.child.burst and child.farewell is not None and death.end is End.ENDED:
-            self._end(child.farewell.code)
+        elif self._plan.child.burst and child.is_orderly:
+            # It knows best whether it was done.
+            self._exit_code = child.farewell.code if child.farewell is not None else 1
         else:
             self._give_up_if_hopeless()
 
@@ -355,10 +393,13 @@ class Supervisor:
             redis_patience_seconds=self._settings.worker_redis_patience_seconds if self._settings else 0.0,
             failures=tuple(place.failures for place in self.places),
             registered=sum(child.is_registered for child in self.children),
+            able_at=self._able_at,
             has_started=all(place.has_been_up for place in self.places),
         )
 
     def _publish(self, now: float) -> None:
+        if any(child.is_registered for child in self.children):
+            self._able_at = now
         self.state = self._describe(now)
 
     @contextlib.contextmanager
@@ -378,10 +419,14 @@ class Supervisor:
         # Two renewals: one may be under way at this very moment.
         is_up = pulse.answered_at is not None and monotonic() - pulse.answered_at < 2 * renewal_seconds + 1
         figures = [
-            place.child.figures() if place.child is not None else _absent(place.number)
+            child.figures() if child is not None else _absent(place.number)
             for place in self.places
+            for child in [place.child]  # read once: the event loop may empty the place meanwhile
         ]
         return PodFigures(figures, is_up, pulse.seen if is_up else None)
+
+
+_RESTART_REASONS = {End.ENDED: "ended", End.CRASHED: "crash", End.UNFIT: "crash", End.HUNG: "hung"}
 
 
 def _absent(number: int) -> ChildFigures:

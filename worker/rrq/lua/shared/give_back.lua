@@ -10,9 +10,10 @@ local function unlock(id, worker_id)
 end
 
 -- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
--- it. `blame` is nil, or a function (job key, id) that may bury the job instead and then returns
+-- it. `letters` is the dead letter list and its TTL in seconds, for a job whose queue key holds something
+-- else. `blame` is nil, or a function (job key, id) that may bury the job instead and then returns
 -- true. Returns 1 when the job is due again, 0 when it was not this worker's any more.
-local function give_back(id, worker_id, reason, blame)
+local function give_back(id, worker_id, reason, letters, blame)
   local job = prefix .. 'job:' .. id
   redis.call('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
   local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
@@ -23,6 +24,15 @@ local function give_back(id, worker_id, reason, blame)
   if not unlock(id, worker_id) or owner ~= worker_id then return 0 end
   if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return 0 end
   local queue = home_queue(seen[4], seen[6])
+  -- Seen before the job is touched: adding to it would stop the script half-way, with the job in no queue
+  -- and in no active set.
+  local kind = redis.call('TYPE', queue).ok
+  if kind ~= 'zset' and kind ~= 'none' then
+    bury(id, letters[1], queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be given back: '
+      .. reason, letters[2], seen[8], seen[10])
+    redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')
+    return 0
+  end
   -- Not ACTIVE and queued: somebody enqueued the same id again while it ran. That entry stands.
   if status ~= 'ACTIVE' and redis.call('ZSCORE', queue, id) then return 0 end
   redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')

@@ -1,0 +1,53 @@
+"""One child in the eyes of the supervisor, where the timing matters: real processes, no pod around them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+from rrq.pod.child_process import ChildProcess
+from rrq.pod.plan import ChildPlan
+from rrq.pod.restarts import End
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from rrq.pod.channel import Message
+
+PLAN = ChildPlan(channel=-1, settings_path="no_such_module.settings", log_format="json")
+
+
+async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -> None:
+    child = ChildProcess(0, PLAN, lambda *_: None)
+    os.kill(child.pid, signal.SIGKILL)
+    await eventually(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 10, "it lives")
+    child.terminate(time.monotonic() + 5)
+    child.kill()
+    assert os.waitpid(child.pid, os.WNOHANG)[0] == child.pid
+    await child.bury(-9)
+    child.terminate(time.monotonic())  # the id may be somebody else's by now
+
+
+async def test_a_child_is_buried_although_listening_to_it_failed() -> None:
+    def fail(child: ChildProcess, message: Message) -> None:
+        raise BrokenPipeError("nobody reads what is printed")
+
+    child = ChildProcess(0, PLAN, fail)
+    _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
+    await child.bury(os.waitstatus_to_exitcode(status))
+    assert child.failure is not None
+    assert "no_such_module" in child.failure
+
+
+async def test_a_child_that_was_told_to_leave_is_not_told_again() -> None:
+    child = ChildProcess(0, PLAN, lambda *_: None)
+    child.asked = End.RETIRED
+    assert not child.has_run_its_jobs()
+    assert not child.has_outgrown_memory()
+    child.kill()
+    _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
+    await child.bury(os.waitstatus_to_exitcode(status))

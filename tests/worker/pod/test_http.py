@@ -1,0 +1,120 @@
+"""The small HTTP server of a pod, and clients that mean it no good."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rrq.exc import SettingsError
+from rrq.metrics import Meter
+from rrq.pod.exposition import PodCollector, PodFigures
+from rrq.pod.http import PodServer, parse_bind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rrq.pod.http import Answer
+
+
+def hello(accept: str) -> Answer:
+    return HTTPStatus.OK, "text/plain", b"hello"
+
+
+def fail(accept: str) -> Answer:
+    raise RuntimeError("a page that cannot be made")
+
+
+def metrics(accept: str) -> Answer:
+    content_type, text = PodCollector(Meter(), lambda: PodFigures([], False, None)).expose(accept)
+    return HTTPStatus.OK, content_type, text
+
+
+@pytest.fixture
+def server() -> Iterator[PodServer]:
+    with PodServer("127.0.0.1:0", {"/hello": hello, "/fail": fail, "/metrics": metrics}) as server:
+        yield server
+
+
+def ask(server: PodServer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_pages_are_served_and_a_head_request_gets_no_body(server: PodServer) -> None:
+    assert ask(server, "/hello") == (200, b"hello")
+    assert ask(server, "/hello", "HEAD") == (200, b"")
+    assert ask(server, "/nothing")[0] == 404
+
+
+def test_probes_are_answered_while_many_clients_dawdle(server: PodServer) -> None:
+    dawdlers = []
+    try:
+        for _ in range(100):
+            dawdler = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            dawdler.sendall(b"GET /hello HT")
+            dawdlers.append(dawdler)
+        for _ in range(5):
+            assert ask(server, "/hello") == (200, b"hello")
+        # The oldest were turned away to make room.
+        assert dawdlers[0].recv(1) == b""
+    finally:
+        for dawdler in dawdlers:
+            dawdler.close()
+
+
+def test_a_page_that_fails_is_one_line_in_the_log_and_hurts_no_other(
+    server: PodServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(server, "/fail")
+    assert ask(server, "/hello") == (200, b"hello")
+    assert [record.message for record in caplog.records] == ["probe or scrape failed"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_client_that_hangs_up_is_no_event(server: PodServer, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+        # With this set closing sends a reset, not a farewell.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    assert ask(server, "/hello") == (200, b"hello")
+    assert not caplog.records
+
+
+def test_an_accept_header_that_makes_no_sense_gets_the_plain_format(server: PodServer) -> None:
+    status, text = ask(server, "/metrics", Accept="application/openmetrics-text; version=abc")
+    assert status == 200
+    assert b"rrq_build_info" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [("0.0.0.0:8080", ("0.0.0.0", 8080)), (":80", ("", 80)), ("[::1]:8080", ("::1", 8080))],
+)
+def test_addresses_to_listen_on(text: str, parsed: tuple[str, int]) -> None:
+    assert parse_bind(text) == parsed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", "host", "host:", "host:http", "host:65536", "[::1:8080", "::1:8080"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no address to listen on"):
+        parse_bind(text)
+
+
+def test_the_server_speaks_over_ipv6_too() -> None:
+    with PodServer("[::1]:0", {"/hello": hello}) as server:
+        connection = http.client.HTTPConnection("::1", server.port, timeout=5)
+        connection.request("GET", "/hello")
+        assert connection.getresponse().read() == b"hello"
+        connection.close()
