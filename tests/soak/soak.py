@@ -300,6 +300,9 @@ class Soak:
             report.violations.append(f"memory of the supervisor grew from {before[1]} to {after[1]} bytes")
         family = psutil.Process(self._pod.pid).children(recursive=True)
         zombies = [process.pid for process in family if process.status() == psutil.STATUS_ZOMBIE]
+        # A process that lost its lease while it was stopped goes on; nobody may take that for its end.
+        if self._pod.logged("worker process did not end in time, killed"):
+            report.violations.append("a process was killed although nothing had asked it to end")
         if zombies:
             report.violations.append(f"zombies: {zombies}")
         if len(family) > 3:  # two, and perhaps one that takes over

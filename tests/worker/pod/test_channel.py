@@ -28,7 +28,7 @@ from waiting import eventually
 
 MESSAGES: list[Message] = [
     Hello("w1", "abc", ["default"], {"redis_dsn": "redis://h", "worker_lease_seconds": 1.5}),
-    Report("w1", True, "polling", 3, 10, 12.5, 99, {"counts": [["x", 1]], "series": []}),
+    Report("w1", True, False, "polling", 3, 10, 12.5, 99, {"counts": [["x", 1]], "series": []}),
     InHand(5.5, 7),
     Failed("no such module"),
     Farewell(0),

@@ -36,7 +36,10 @@ class Report:
     """Sent once a second by an event loop that turns, and whenever the lease begins or ends."""
 
     worker_id: str
+    #: Able to claim. Not so before the start, nor for a moment after the lease was lost.
     is_registered: bool
+    #: Everything was given back; only the end is left.
+    has_left: bool
     status: str
     active_jobs: int
     capacity: int

@@ -53,6 +53,8 @@ class SupervisedLease:
         self._own = own
         self._settings = settings
         self._is_wanted = False
+        #: The worker has given it up for good.
+        self.has_ended = False
         self._is_alone = False
         self._answered_at = monotonic()
         self._stopping: asyncio.Task[None] | None = None
@@ -62,14 +64,14 @@ class SupervisedLease:
         return self._is_wanted
 
     def start(self) -> None:
-        self._is_wanted = True
+        self._is_wanted, self.has_ended = True, False
         self._answered_at = monotonic()
         if self._is_alone:
             self.renew_alone()
         self._link.report()
 
     async def stop(self) -> None:
-        self._is_wanted = False
+        self._is_wanted, self.has_ended = False, True
         self._link.report()
         await self._own.stop()
 
@@ -143,6 +145,7 @@ class Link:
             Report(
                 worker.worker_id,
                 ownership.is_registered,
+                self._lease.has_ended,
                 worker.status,
                 worker.active_jobs,
                 worker.settings.worker_concurrency,

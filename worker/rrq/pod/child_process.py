@@ -109,9 +109,13 @@ class ChildProcess:
         return self.report is not None and self.report.is_registered
 
     @property
+    def has_left(self) -> bool:
+        return self.report is not None and self.report.has_left
+
+    @property
     def is_orderly(self) -> bool:
         """Whether it has given everything back, so that its death harms nobody."""
-        return self.farewell is not None or (self.has_registered and not self.is_registered)
+        return self.farewell is not None or self.has_left
 
     @property
     def finished_jobs(self) -> int:
@@ -186,9 +190,11 @@ class ChildProcess:
         Before it has been able to claim for the first time: whether it takes too long to get there.
         """
         settings = self.settings or _DEFAULTS
-        if self.is_registered:
+        if self.has_left:
+            return False  # what is left are the hooks of the application, which have a limit of their own
+        if self.has_registered:
             return now > max(self._deadline, self._turned_at + settings.worker_loop_stall_limit_seconds)
-        return not self.has_registered and now > self._turned_at + settings.worker_start_limit_seconds
+        return now > self._turned_at + settings.worker_start_limit_seconds
 
     def has_run_its_jobs(self) -> bool:
         limit = self.settings.worker_recycle_jobs if self.settings is not None else None

@@ -243,8 +243,8 @@ class Supervisor:
                     place.failures = 0
                 if message.is_registered:
                     place.has_been_up = True
-                elif child.has_registered and child.kill_at is None:
-                    child.kill_at = monotonic() + _SHUTDOWN_HOOK_SECONDS
+                if message.has_left:
+                    child.kill_at = min(child.kill_at or inf, monotonic() + _SHUTDOWN_HOOK_SECONDS)
             case Farewell():
                 # Only handlers that ignore their cancellation keep it from ending now.
                 child.kill_at = min(child.kill_at or inf, monotonic() + _KILL_AFTER_GRACE_SECONDS)
