@@ -98,7 +98,6 @@ class Ownership:
         self.on_beat: Callable[[Mapping[str, object], BeatReply], None] | None = None
         #: Called with the latest deadline of the jobs in hand, before the first of them is started.
         self.on_deadline: Callable[[float], None] | None = None
-
         #: Called when the first outcome has been stored: this process is able to work.
         self.on_first_finish: Callable[[], None] | None = None
 

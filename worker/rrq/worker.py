@@ -1,8 +1,9 @@
 """RRQWorker: fetch, run, report; one event loop, one process.
 
 The loop here only decides when to claim and how many. Who owns what is kept by ``ownership.py``,
-what an end means by ``outcomes.py``, waiting by ``pacing.py``, its end by ``draining.py``, proof of life by ``heartbeat.py``, cron by
-``scheduler.py``. Several processes per pod are the business of ``pod/``.
+what the end of a job means by ``outcomes.py``, waiting by ``pacing.py``, the worker's own end by
+``draining.py``, proof of life by ``heartbeat.py``, cron by ``scheduler.py``. Several processes per pod are the
+business of ``pod/``.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -24,6 +24,7 @@ from rrq.constants import DEFAULT_WORKER_ID_PREFIX
 from rrq.draining import CANCEL_SECONDS, Draining
 from rrq.exc import BurstFailed, LeaseLost
 from rrq.execution import Deadlines, HandlerThreads
+from rrq.heartbeat import build_health_record
 from rrq.hooks import HookManager
 from rrq.job import Job, JobStatus
 from rrq.messages import BeatReply, Claim, ClaimCode
@@ -409,14 +410,9 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
 
     def describe_health(self) -> dict[str, object]:
         """Return the health record; also called from the thread that renews the lease."""
-        return {
-            "worker_id": self.worker_id,
-            "timestamp": datetime.now(UTC).isoformat(),
-            "status": self.status,
-            "active_jobs": self.active_jobs,
-            "concurrency_limit": self.settings.worker_concurrency,
-            "queues": self.queues,
-        }
+        return build_health_record(
+            self.worker_id, self.status, self.active_jobs, self.settings.worker_concurrency, self.queues
+        )
 
     def rename(self) -> bool:
         """Choose another id after a clash; False when the id was given by the application."""

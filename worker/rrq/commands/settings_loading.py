@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rrq.commands.refusal import Refusal
+from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 
 #: python-dotenv comes with pydantic-settings today, but nothing promises that it always will.
@@ -55,6 +56,13 @@ def load_settings(path: str | None) -> RRQSettings:
     """
     location = locate_settings(path)
     return _build_settings() if location.path is None else _import_settings(location.path)
+
+
+def require_registry(settings: RRQSettings) -> JobRegistry:
+    """Return the handlers of an application that is to be run; Refusal when it names none."""
+    if not settings.job_registry:
+        raise Refusal("ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings.")
+    return settings.job_registry
 
 
 def _load_dotenv() -> set[str]:

@@ -16,8 +16,7 @@ from watchfiles import PythonFilter, awatch
 
 from rrq.commands.options import settings_option
 from rrq.commands.redis_access import open_store
-from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings
+from rrq.commands.settings_loading import load_settings, require_registry
 
 # Beyond the grace period of its jobs a worker needs a moment to hand back and to say goodbye.
 _STOP_MARGIN_SECONDS = 5.0
@@ -41,8 +40,7 @@ def worker_watch(path: Path, queues: tuple[str, ...], settings_path: str | None)
     # As it is now: what loading adds from a .env must not outlast the next change of that file.
     environment = dict(os.environ)
     settings = load_settings(settings_path)
-    if not settings.job_registry:
-        raise Refusal("ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings.")
+    require_registry(settings)
     open_store(settings)  # opens no connection: a DSN that can never work is told in one line
     options = [f"--settings={settings_path}"] if settings_path else []
     options += [f"--queue={queue}" for queue in queues]

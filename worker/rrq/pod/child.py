@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings
+from rrq.commands.settings_loading import load_settings, require_registry
 from rrq.exc import BurstFailed, SettingsError
 from rrq.heartbeat import Lease
 from rrq.logs import configure_logging
@@ -41,8 +41,6 @@ _OBJECTS = frozenset({"on_startup", "on_shutdown", "job_registry", "cron_jobs"})
 _DEADLINE_SLACK_SECONDS = 1.0
 # The share of a lease without a word of the supervisor after which a child renews for itself.
 _SILENCE_OF_A_LEASE = 2 / 3
-
-NO_REGISTRY = "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings."
 
 
 class SupervisedLease:
@@ -182,11 +180,10 @@ class Link:
 def build_worker(plan: ChildPlan) -> RRQWorker:
     """Load the application; Refusal when it cannot be run."""
     settings = load_settings(plan.settings_path)
-    if not settings.job_registry:
-        raise Refusal(NO_REGISTRY)
+    registry = require_registry(settings)
     if plan.burst_linger_seconds is not None:
         settings.worker_burst_linger_seconds = plan.burst_linger_seconds
-    return RRQWorker(settings, settings.job_registry, list(plan.queues) or None, burst=plan.burst)
+    return RRQWorker(settings, registry, list(plan.queues) or None, burst=plan.burst)
 
 
 def main(argument: str) -> int:

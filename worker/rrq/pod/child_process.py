@@ -9,12 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
 
 import psutil
 
+from rrq.heartbeat import build_health_record
 from rrq.messages import Beat, WorkerIdentity
 from rrq.pod.channel import (
     Failed,
@@ -219,14 +218,9 @@ class ChildProcess:
             return None
         if not report.is_registered or self.renews_itself or self.is_frozen() or self.is_hung(monotonic()):
             return None
-        health: dict[str, Any] = {
-            "worker_id": identity.worker_id,
-            "timestamp": datetime.now(UTC).isoformat(),
-            "status": report.status,
-            "active_jobs": self.active_jobs,
-            "concurrency_limit": report.capacity,
-            "queues": hello.queues,
-        }
+        health = build_health_record(
+            identity.worker_id, report.status, self.active_jobs, report.capacity, hello.queues
+        )
         return Beat(identity, report.capacity, hello.queues, health, settings.health_ttl_seconds)
 
     def figures(self) -> ChildFigures:
