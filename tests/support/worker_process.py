@@ -31,6 +31,14 @@ def build_registry(ledger: Ledger) -> JobRegistry:
         ledger.record(ctx["job_id"], "effect", ctx["job_try"])
         return os.getpid()
 
+    async def wait_for_file(ctx: dict[str, Any], path: str) -> int:
+        """Stay in hand until a file exists, however long the test takes to get that far."""
+        ledger.record(ctx["job_id"], "started", ctx["job_try"])
+        while not os.path.exists(path):  # noqa: ASYNC110  a file rings no bell
+            await asyncio.sleep(0.01)
+        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
+        return os.getpid()
+
     async def hold_loop(ctx: dict[str, Any], seconds: float) -> str:
         """Block the event loop, as careless code does."""
         ledger.record(ctx["job_id"], "started", ctx["job_try"])
@@ -46,6 +54,7 @@ def build_registry(ledger: Ledger) -> JobRegistry:
 
     registry = JobRegistry()
     registry.register("note", note)
+    registry.register("wait_for_file", wait_for_file)
     registry.register("hold_loop", hold_loop)
     registry.register("in_thread", in_thread)
     return registry

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet import all_done, assert_nothing_in_hand
+from fleet import all_done, assert_nothing_in_hand, enqueue_some
 from ledger import Ledger
 from rrq.client import JobRequest, RRQClient
 from rrq.settings import RRQSettings
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file that `wait_for_file` waits for."""
+    return tmp_path / "gate"
 
 
 async def enqueue(client: RRQClient, count: int, seconds: float) -> list[str]:
@@ -111,13 +117,14 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
 
 
 async def test_a_worker_stopped_past_its_lease_loses_its_jobs_and_its_late_results(
-    client: RRQClient, redis_dsn: str, ledger: Ledger
+    client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
     quick = {"worker_lease_seconds": 1.5, "worker_concurrency": 4}
     with WorkerProcess(redis_dsn, ledger, **quick) as stopped:
-        job_ids = await enqueue(client, 4, seconds=0.5)
+        job_ids = [job.id for job in await enqueue_some(client, "wait_for_file", str(gate), count=4)]
         await started(ledger, 4)
         stopped.signal(signal.SIGSTOP)
+        gate.touch()
         with WorkerProcess(redis_dsn, ledger, **quick) as other:
             jobs = [await client.job_store.get_job_definition(job_id) for job_id in job_ids]
             await all_done(client.job_store, [job for job in jobs if job is not None])
@@ -137,14 +144,16 @@ async def test_a_worker_stopped_past_its_lease_loses_its_jobs_and_its_late_resul
 
 
 async def test_a_resumed_worker_that_claims_its_own_job_again_cannot_store_the_old_result(
-    client: RRQClient, redis_dsn: str, ledger: Ledger
+    client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
     quick = {"worker_lease_seconds": 1.5, "worker_concurrency": 4}
     store = client.job_store
     with WorkerProcess(redis_dsn, ledger, **quick) as lone:
-        [job_id] = await enqueue(client, 1, seconds=0.5)
+        [job] = await enqueue_some(client, "wait_for_file", str(gate))
+        job_id = job.id
         await started(ledger, 1)
         lone.signal(signal.SIGSTOP)
+        gate.touch()
         # Somebody who only sweeps: the job goes back to the queue and nobody takes it.
         settings = RRQSettings(redis_dsn=redis_dsn, worker_lease_seconds=1.5)
         sweeper = RRQClient(settings)
@@ -159,8 +168,6 @@ async def test_a_resumed_worker_that_claims_its_own_job_again_cannot_store_the_o
         await eventually(swept, 10, "the job was not reaped")
         await sweeper.close()
         lone.signal(signal.SIGCONT)
-        job = await store.get_job_definition(job_id)
-        assert job is not None
         await all_done(store, [job])
     assert ledger.counts("started")[job_id] == 2
     counters = await store.redis.hgetall(store.keys.counters)
