@@ -1,0 +1,251 @@
+"""How many replicas a pool needs, and why. Pure: the caller brings observation, memory and time.
+
+Growing is never delayed: a backlog hurts users, an idle pod only costs money. Shrinking waits until the smaller
+size has been enough for the whole window, so that noise cannot make a pool flap. Which pods go, and when they
+may, is decided in ``shrinking.py``.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import ceil
+
+from rrq_operator.spec import PoolSpec
+
+#: Weight of the newest measurement of speed; older ones fade over some twenty ticks.
+_RATE_WEIGHT = 0.1
+
+
+class Reason(StrEnum):
+    """Why a pool has its size: stable words for conditions, metrics and ``kubectl get``."""
+
+    BACKLOG = "Backlog"
+    LATENCY = "LatencyTarget"
+    DUE_SOON = "DueSoon"
+    RUNNING = "JobsRunning"
+    IDLE = "Idle"
+    COOLING_DOWN = "CoolingDown"
+    SHRINKING = "Shrinking"
+    PAUSED = "Paused"
+    QUEUE_UNREADABLE = "QueueUnreadable"
+
+
+@dataclass(frozen=True)
+class ScalingPolicy:
+    """What the manifest says about size."""
+
+    min_replicas: int
+    max_replicas: int
+    idle_replicas: int
+    jobs_per_replica: int
+    target_latency_seconds: int | None = None
+    headroom_replicas: int = 0
+    window_seconds: int = 60
+    step_replicas: int | None = None
+    paused: bool = False
+
+
+def build_policy(spec: PoolSpec) -> ScalingPolicy:
+    sizing = spec.sizing
+    idle = sizing.min_replicas if sizing.idle_replicas is None else sizing.idle_replicas
+    return ScalingPolicy(
+        # What kubectl scale asks for is a floor under everything else.
+        min_replicas=max(sizing.min_replicas, spec.replicas),
+        max_replicas=sizing.max_replicas,
+        idle_replicas=max(idle, spec.replicas),
+        jobs_per_replica=spec.jobs_per_replica,
+        target_latency_seconds=sizing.target_latency_seconds,
+        headroom_replicas=sizing.headroom_replicas,
+        window_seconds=sizing.scale_down.window_seconds,
+        step_replicas=sizing.scale_down.step_replicas,
+        paused=sizing.paused,
+    )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the queues of a pool hold, and what its workers do, at one moment."""
+
+    due: int
+    due_soon: int
+    busy: int
+    soon_seconds: float = 0.0
+    """How far ahead ``due_soon`` looks: the time a pod of this pool needs to start."""
+    finished: int = 0
+    """Jobs that ended since the observation before."""
+    elapsed_seconds: float = 0.0
+    working_replicas: int = 0
+    """Replicas whose workers were there to finish them."""
+
+    @property
+    def demand(self) -> int:
+        return self.busy + self.due + self.due_soon
+
+
+@dataclass(frozen=True)
+class ScalingMemory:
+    """What a decision has to know of those before it."""
+
+    enough: tuple[tuple[float, int], ...] = ()
+    """Sizes that were needed, with the time each was last needed: sizes fall, times rise."""
+    jobs_per_second_per_replica: float | None = None
+    """Measured while there was a backlog, that is, at full speed."""
+    requested: int | None = None
+    shrunk_at: float | None = None
+
+
+@dataclass(frozen=True)
+class ScalingDecision:
+    """The size to ask for. Less than what is asked for now means: shrink, with care, down to it."""
+
+    replicas: int
+    reason: Reason
+    words: str
+    wanted: int
+    """What the work alone asks for, before limits and windows."""
+    is_limited: bool = False
+    """Whether the work asks for more than maxReplicas."""
+
+
+def decide_replicas(
+    policy: ScalingPolicy,
+    workload: Workload | None,
+    requested: int,
+    memory: ScalingMemory,
+    now_seconds: float,
+) -> tuple[ScalingDecision, ScalingMemory]:
+    """Return how many replicas there should be, and what to remember for the next time.
+
+    ``workload`` None means that the queues could not be read: unknown is not zero, so the size stays.
+    """
+    memory = _remember_shrinking(memory, requested, now_seconds)
+    if workload is None:
+        words = f"the queues cannot be read, so the size stays at {requested}"
+        # The window starts anew afterwards: nobody knows what was needed meanwhile.
+        memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
+        return ScalingDecision(requested, Reason.QUEUE_UNREADABLE, words, requested), memory
+    memory = _remember_rate(memory, workload)
+    need = _decide_need(policy, workload, memory.jobs_per_second_per_replica)
+    is_first = not memory.enough
+    memory = _remember_need(
+        memory,
+        max(requested, need.replicas) if is_first else need.replicas,
+        now_seconds,
+        policy.window_seconds,
+    )
+    if policy.paused:
+        words = f"{need.words}; scaling is paused, so the size stays at {requested}"
+        return replace(need, replicas=requested, reason=Reason.PAUSED, words=words), memory
+    if need.replicas >= requested:
+        return need, memory
+    return _decide_shrinking(policy, need, requested, memory, now_seconds), memory
+
+
+def _decide_need(policy: ScalingPolicy, workload: Workload, rate: float | None) -> ScalingDecision:
+    """Return the size that the work of this moment asks for."""
+    demand = workload.demand
+    by_depth = ceil(demand / policy.jobs_per_replica)
+    by_latency = _replicas_for_latency(policy, workload, rate)
+    wanted = max(by_depth, by_latency)
+    if demand > 0:
+        wanted += policy.headroom_replicas
+    lowest = policy.min_replicas if demand > 0 else policy.idle_replicas
+    # maxReplicas wins over everything: it is what the budget or the database behind the jobs bears.
+    replicas = min(max(wanted, lowest), policy.max_replicas)
+    return ScalingDecision(
+        replicas,
+        _name_reason(workload, by_depth, by_latency),
+        _describe_need(policy, workload, by_depth, by_latency, wanted, replicas),
+        wanted,
+        is_limited=wanted > policy.max_replicas,
+    )
+
+
+def _replicas_for_latency(policy: ScalingPolicy, workload: Workload, rate: float | None) -> int:
+    """Return the replicas at which the last due job starts in time; 0 where no target or no speed is known."""
+    if policy.target_latency_seconds is None or not rate or not workload.due:
+        return 0
+    return ceil(workload.due / (rate * policy.target_latency_seconds))
+
+
+def _name_reason(workload: Workload, by_depth: int, by_latency: int) -> Reason:
+    if workload.due and by_latency > by_depth:
+        return Reason.LATENCY
+    if workload.due:
+        return Reason.BACKLOG
+    if workload.due_soon:
+        return Reason.DUE_SOON
+    return Reason.RUNNING if workload.busy else Reason.IDLE
+
+
+def _describe_need(
+    policy: ScalingPolicy, workload: Workload, by_depth: int, by_latency: int, wanted: int, replicas: int
+) -> str:
+    if not workload.demand:
+        words = "nothing is running or due"
+    else:
+        soon = f" + {workload.due_soon} due within {workload.soon_seconds:.0f} s" if workload.due_soon else ""
+        words = (
+            f"{workload.busy} running + {workload.due} due{soon}, {policy.jobs_per_replica} per replica: "
+            f"{by_depth} needed"
+        )
+    if by_latency > by_depth:
+        words += f", {by_latency} to start the last within {policy.target_latency_seconds} s"
+    if workload.demand and policy.headroom_replicas:
+        words += f", {policy.headroom_replicas} spare"
+    if wanted > replicas:
+        return f"{words}; maxReplicas allows {replicas}"
+    if wanted < replicas:
+        return f"{words}; at least {replicas} by the spec"
+    return words
+
+
+def _decide_shrinking(
+    policy: ScalingPolicy, need: ScalingDecision, requested: int, memory: ScalingMemory, now_seconds: float
+) -> ScalingDecision:
+    # What is beyond the limit has no window: somebody lowered maxReplicas and means it.
+    enough = min(max(size for _, size in memory.enough), policy.max_replicas)
+    if enough >= requested:
+        left_seconds = memory.enough[0][0] + policy.window_seconds - now_seconds
+        words = (
+            f"{need.words}; {requested} stay for {max(0, left_seconds):.0f} s more in case work comes back"
+        )
+        return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words)
+    target = max(enough, need.replicas)
+    if policy.step_replicas is not None:
+        is_between_steps = (
+            memory.shrunk_at is not None and now_seconds < memory.shrunk_at + policy.window_seconds
+        )
+        if is_between_steps:
+            words = f"{need.words}; the last step down was less than {policy.window_seconds} s ago"
+            return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words)
+        target = max(target, requested - policy.step_replicas)
+    words = f"{need.words}; {requested} shrink to {target}"
+    return replace(need, replicas=target, reason=Reason.SHRINKING, words=words)
+
+
+def _remember_need(
+    memory: ScalingMemory, needed: int, now_seconds: float, window_seconds: int
+) -> ScalingMemory:
+    """Add one need to the window and drop what is too old or has been outgrown.
+
+    Only sizes above all later ones can be the largest of any later window, so the memory stays small.
+    """
+    kept = [(at, size) for at, size in memory.enough if at + window_seconds > now_seconds and size > needed]
+    return replace(memory, enough=(*kept, (now_seconds, needed)))
+
+
+def _remember_shrinking(memory: ScalingMemory, requested: int, now_seconds: float) -> ScalingMemory:
+    has_shrunk = memory.requested is not None and requested < memory.requested
+    return replace(memory, requested=requested, shrunk_at=now_seconds if has_shrunk else memory.shrunk_at)
+
+
+def _remember_rate(memory: ScalingMemory, workload: Workload) -> ScalingMemory:
+    # Without a backlog workers wait for work, and what they finish tells nothing about how fast they are.
+    if not (
+        workload.due and workload.finished and workload.working_replicas and workload.elapsed_seconds > 0
+    ):
+        return memory
+    measured = workload.finished / workload.elapsed_seconds / workload.working_replicas
+    before = memory.jobs_per_second_per_replica
+    rate = measured if before is None else before + _RATE_WEIGHT * (measured - before)
+    return replace(memory, jobs_per_second_per_replica=rate)

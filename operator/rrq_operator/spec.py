@@ -1,0 +1,447 @@
+"""What a user writes into an RRQWorkerPool, as typed values: the one source of its schema.
+
+``crd.py`` makes the CustomResourceDefinition of these models, defaults, bounds and rules included, so that the
+API server refuses what is refused here, with the same words. Local mode has no API server and relies on the
+models alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from rrq.cron import CronSchedule
+from rrq_operator.quantities import QUANTITY_PATTERN, parse_cpus
+
+GROUP = "rrq.dev"
+VERSION = "v1alpha1"
+KIND = "RRQWorkerPool"
+PLURAL = "rrqworkerpools"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+#: Children are named after the pool, with at most 11 characters behind it, and a label holds 63.
+LONGEST_POOL_NAME = 52
+DEFAULT_CONCURRENCY = 10
+
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_REDIS_URL = r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$"
+_DOTTED_PATH = r"^[A-Za-z_][A-Za-z0-9_]*([.:][A-Za-z_][A-Za-z0-9_]*)+$"
+_CRON_FIELDS = r"^\s*\S+(\s+\S+){4}\s*$"
+
+#: Parts that Kubernetes itself checks when the child is applied; here only their kind is known.
+Foreign = dict[str, Any]
+
+QueueName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s*?\[\]]+$")]
+Quantity = Annotated[int | str, Field(json_schema_extra={"pattern": QUANTITY_PATTERN})]
+Schedule = Annotated[str, Field(min_length=9, max_length=200, pattern=_CRON_FIELDS)]
+
+
+class SpecError(ValueError):
+    """A pool whose spec cannot be used; the message is meant for the person who wrote it."""
+
+
+class Rule(NamedTuple):
+    """One rule over several fields, said twice: for the API server in CEL, for local mode in Python."""
+
+    cel: str
+    holds: Callable[[Any], bool]
+    message: str
+
+
+class _Part(BaseModel):
+    """One object of the manifest: camelCase there, snake_case here, nothing unknown, no guessing of types."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        for rule in self.RULES:
+            if not rule.holds(self):
+                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+        return self
+
+
+class SecretKeyRef(_Part):
+    """One value of a Secret in the namespace of the pool."""
+
+    name: str = Field(min_length=1, max_length=253, pattern=_DNS_SUBDOMAIN, description="Name of the Secret.")
+    key: str = Field(
+        min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="Key inside the Secret."
+    )
+
+
+class UrlFrom(_Part):
+    """Where the URL is kept."""
+
+    secret_key_ref: SecretKeyRef = Field(description="A key of a Secret whose value is the URL.")
+
+
+class RedisSource(_Part):
+    """The Redis that holds the queues."""
+
+    url: str | None = Field(
+        default=None,
+        max_length=2048,
+        pattern=_REDIS_URL,
+        description="URL of the server: redis://, rediss:// (TLS), redis+sentinel://, redis+cluster:// or unix://. "
+        "No password here, anyone who may read the pool would read it: use urlFrom.",
+    )
+    url_from: UrlFrom | None = Field(default=None, description="Takes the URL from a Secret.")
+    key_prefix: str = Field(
+        default="rrq:", min_length=1, max_length=100, description="What every key in Redis begins with."
+    )
+
+    RULES = (
+        Rule(
+            "has(self.url) != has(self.urlFrom)",
+            lambda redis: (redis.url is None) != (redis.url_from is None),
+            "name one Redis: either url or urlFrom, not both and not neither",
+        ),
+        Rule(
+            "!has(self.url) || !self.url.matches('://[^/@]*:[^/@]+@')",
+            lambda redis: redis.url is None or not _has_password(redis.url),
+            "a URL with a password belongs into a Secret: put it there and name it in urlFrom.secretKeyRef",
+        ),
+    )
+
+
+class Resources(_Part):
+    """CPU and memory of the worker container, as in any pod."""
+
+    limits: dict[str, Quantity] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="Upper bounds; one worker process is run per whole CPU of limits.cpu.",
+    )
+    requests: dict[str, Quantity] = Field(
+        default_factory=dict, max_length=20, description="What the scheduler sets aside."
+    )
+
+
+class Worker(_Part):
+    """The pods of the pool."""
+
+    image: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=500,
+        pattern=r"^\S+$",
+        description="Image with the application and the worker; local mode runs what is installed instead.",
+    )
+    settings: str = Field(
+        min_length=3,
+        max_length=253,
+        pattern=_DOTTED_PATH,
+        description="Dotted path of the RRQSettings object of the application, such as shop.jobs.settings.",
+    )
+    concurrency: int = Field(
+        default=DEFAULT_CONCURRENCY, ge=1, le=10_000, description="Jobs in progress at once, per process."
+    )
+    processes: int | None = Field(
+        default=None,
+        ge=1,
+        le=256,
+        description="Worker processes per pod. Default: one per whole CPU of limits.cpu, else requests.cpu "
+        "rounded up, else 1.",
+    )
+    resources: Resources = Field(default=Resources(), description="CPU and memory of the worker container.")
+    env: list[Foreign] = Field(
+        default_factory=list, max_length=500, description="Variables of the worker container, as in any pod."
+    )
+    env_from: list[Foreign] = Field(
+        default_factory=list, max_length=100, description="Sources of variables, as in any pod."
+    )
+    drain_seconds: int = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="How long a pod that is told to stop lets its running jobs end; what is unfinished then "
+        "is handed back. The grace period of the pod follows.",
+    )
+    pod_template: Foreign = Field(
+        default_factory=dict,
+        description="Anything else about the pods: metadata and spec, merged over what the operator writes. "
+        "The worker's container is the one named worker.",
+    )
+
+    def count_processes(self) -> int:
+        """Return how many worker processes a pod runs, by the rule that its supervisor follows too."""
+        if self.processes is not None:
+            return self.processes
+        limit = self.resources.limits.get("cpu")
+        if limit is not None:
+            return max(1, floor(parse_cpus(limit)))
+        return max(1, ceil(parse_cpus(self.resources.requests.get("cpu", 1))))
+
+
+class ScaleDown(_Part):
+    """How a pool becomes smaller. It never does through a running job."""
+
+    window_seconds: int = Field(
+        default=60, ge=0, le=3_600, description="The pool shrinks to what was enough for this long."
+    )
+    step_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000,
+        description="At most so many replicas at a time; unset means any number.",
+    )
+
+
+class Scaling(_Part):
+    """How large the pool may and should be."""
+
+    min_replicas: int = Field(default=0, ge=0, le=1_000, description="Never fewer while there is work.")
+    max_replicas: int = Field(default=10, ge=1, le=1_000, description="Never more.")
+    jobs_per_replica: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="How many jobs, running and due, one replica should carry. Default: processes x concurrency.",
+    )
+    target_latency_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Add replicas until the last job that is due now starts within this time.",
+    )
+    idle_replicas: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000,
+        description="Replicas while nothing is due or running. Default: minReplicas.",
+    )
+    headroom_replicas: int = Field(
+        default=0, ge=0, le=100, description="Replicas beyond what the work needs, while there is any."
+    )
+    scale_down: ScaleDown = Field(default=ScaleDown(), description="How the pool becomes smaller.")
+    paused: bool = Field(default=False, description="Keep the size as it is, whatever the queues hold.")
+
+    RULES = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            lambda scaling: scaling.min_replicas <= scaling.max_replicas,
+            "minReplicas must not exceed maxReplicas (10 unless set)",
+        ),
+        Rule(
+            "!has(self.idleReplicas) || self.idleReplicas <= self.minReplicas",
+            lambda scaling: scaling.idle_replicas is None or scaling.idle_replicas <= scaling.min_replicas,
+            "idleReplicas must not exceed minReplicas: it is the size of a pool that has nothing to do",
+        ),
+    )
+
+
+JobStart = Literal["WhenDue", "OnSchedule", "Once"]
+
+
+class JobRuns(_Part):
+    """When the Job of a burst pool runs and what is kept of it."""
+
+    start: JobStart = Field(
+        default="WhenDue",
+        description="WhenDue: whenever work is due. OnSchedule: at the times of schedule. Once: a single run.",
+    )
+    schedule: Schedule | None = Field(
+        default=None, description="minute hour day month weekday, in UTC; with start: OnSchedule."
+    )
+    linger_seconds: int = Field(
+        default=30,
+        ge=0,
+        le=3_600,
+        description="How long a run waits for more work, such as retries, before it ends.",
+    )
+    backoff_limit: int = Field(
+        default=3, ge=0, le=100, description="Failed pods after which a run counts as failed."
+    )
+    active_deadline_seconds: int | None = Field(
+        default=None, ge=1, le=2_592_000, description="A run is ended after this time. Unset: never."
+    )
+    keep_finished: int = Field(
+        default=3, ge=1, le=20, description="The last finished runs that are kept for reading."
+    )
+    ttl_seconds_after_finished: int = Field(
+        default=600, ge=0, le=2_592_000, description="How long older finished runs are kept."
+    )
+
+    RULES = (
+        Rule(
+            "has(self.schedule) == (self.start == 'OnSchedule')",
+            lambda runs: (runs.schedule is not None) == (runs.start == "OnSchedule"),
+            "schedule goes with start: OnSchedule, and start: OnSchedule needs a schedule",
+        ),
+    )
+
+
+class CronEntry(_Part):
+    """A job that is enqueued at the times of its schedule, also while the pool has no pod."""
+
+    name: str = Field(min_length=1, max_length=63, pattern=_DNS_LABEL, description="Name of the entry.")
+    schedule: Schedule = Field(description="minute hour day month weekday, in UTC.")
+    function: str = Field(min_length=1, max_length=500, description="Name of the handler in the registry.")
+    args: list[Any] = Field(default_factory=list, max_length=100, description="Positional arguments.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Named arguments.")
+    queue: QueueName | None = Field(default=None, description="Default: the first queue of the pool.")
+    unique: bool = Field(
+        default=False, description="Skip a tick while the job of an earlier one is unfinished."
+    )
+
+
+class Disruption(_Part):
+    """What a node drain may take at once (PodDisruptionBudget)."""
+
+    max_unavailable: Annotated[
+        int | str, Field(json_schema_extra={"pattern": r"^([1-9][0-9]?|100)%$", "minimum": 1})
+    ] = Field(default=1, description="Pods, or percent of them, that may be evicted at the same time.")
+
+
+class PoolSpec(_Part):
+    """The desired state of a pool."""
+
+    type: Literal["Deployment", "Job"] = Field(
+        default="Deployment",
+        description="Deployment: replicas sized from the queues. Job: burst mode, one pod of one process that runs "
+        "what is due and ends.",
+    )
+    queues: list[QueueName] = Field(
+        min_length=1, max_length=50, description="Queues the workers serve, the first first."
+    )
+    redis: RedisSource | None = Field(default=None, description="The Redis that holds the queues.")
+    worker: Worker = Field(description="The pods of the pool.")
+    replicas: int = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="A floor under the size, set by hand with kubectl scale; 0 leaves it to scaling.",
+    )
+    scaling: Scaling | None = Field(default=None, description="How large the pool may and should be.")
+    job: JobRuns | None = Field(
+        default=None, description="When the Job of a burst pool runs; only for type: Job."
+    )
+    cron: list[CronEntry] = Field(
+        default_factory=list, max_length=100, description="Jobs enqueued on a schedule by the operator."
+    )
+    disruption: Disruption = Field(default=Disruption(), description="What a node drain may take at once.")
+
+    RULES = (
+        Rule(
+            "self.type != 'Job' || self.replicas == 0",
+            lambda spec: spec.type != "Job" or spec.replicas == 0,
+            "replicas is not for type: Job, which is always one pod; remove it or use type: Deployment",
+        ),
+        Rule(
+            "self.type != 'Job' || !has(self.scaling)",
+            lambda spec: spec.type != "Job" or spec.scaling is None,
+            "scaling is not for type: Job, which is always one pod; remove it or use type: Deployment",
+        ),
+        Rule(
+            "self.type != 'Job' || !has(self.worker.processes) || self.worker.processes == 1",
+            lambda spec: spec.type != "Job" or spec.worker.processes in (None, 1),
+            "a pool of type: Job runs one process: bursts cannot be coordinated across several; "
+            "remove worker.processes or use type: Deployment",
+        ),
+        Rule(
+            "self.type == 'Job' || !has(self.job)",
+            lambda spec: spec.type == "Job" or spec.job is None,
+            "job is only for type: Job; remove it or set type: Job",
+        ),
+        Rule(
+            "self.replicas <= (has(self.scaling) ? self.scaling.maxReplicas : 10)",
+            lambda spec: spec.replicas <= (spec.scaling or Scaling()).max_replicas,
+            "replicas must not exceed scaling.maxReplicas (10 unless set)",
+        ),
+        Rule(
+            "self.cron.all(entry, !has(entry.queue) || entry.queue in self.queues)",
+            lambda spec: all(entry.queue is None or entry.queue in spec.queues for entry in spec.cron),
+            "each cron entry must name a queue of this pool, or none for the first",
+        ),
+        Rule(
+            "self.cron.map(entry, entry.name).all(name, self.cron.exists_one(other, other.name == name))",
+            lambda spec: len({entry.name for entry in spec.cron}) == len(spec.cron),
+            "cron entries need names of their own",
+        ),
+        Rule(
+            "self.queues.all(queue, self.queues.exists_one(other, other == queue))",
+            lambda spec: len(set(spec.queues)) == len(spec.queues),
+            "queues must not name a queue twice",
+        ),
+    )
+
+    @property
+    def sizing(self) -> Scaling:
+        return self.scaling or Scaling()
+
+    @property
+    def runs(self) -> JobRuns:
+        return self.job or JobRuns()
+
+    @property
+    def jobs_per_replica(self) -> int:
+        return self.sizing.jobs_per_replica or self.worker.count_processes() * self.worker.concurrency
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One RRQWorkerPool as it was last seen."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: PoolSpec
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+def parse_pool(body: Mapping[str, Any]) -> Pool:
+    """Return the pool of a manifest or API object; raises SpecError with every fault that was found."""
+    metadata = body.get("metadata") or {}
+    name = str(metadata.get("name") or "")
+    if body.get("apiVersion") != API_VERSION or body.get("kind") != KIND:
+        raise SpecError(f"This is no {API_VERSION} {KIND} but {body.get('apiVersion')} {body.get('kind')}.")
+    if not 0 < len(name) <= LONGEST_POOL_NAME:
+        raise SpecError(f"metadata.name {name!r} must have 1 to {LONGEST_POOL_NAME} characters.")
+    try:
+        spec = PoolSpec.model_validate(body.get("spec") or {})
+        _check_schedules(spec)
+    except ValidationError as error:
+        raise SpecError(f"{KIND} {name}: {_explain(error)}") from None
+    except ValueError as error:
+        raise SpecError(f"{KIND} {name}: {error}") from None
+    return Pool(
+        namespace=str(metadata.get("namespace") or "default"),
+        name=name,
+        uid=str(metadata.get("uid") or ""),
+        generation=int(metadata.get("generation") or 0),
+        spec=spec,
+    )
+
+
+def _check_schedules(spec: PoolSpec) -> None:
+    """Read every schedule: a pattern can count five fields, but not tell that there is no 61st minute."""
+    for entry in spec.cron:
+        CronSchedule(entry.schedule)
+    if spec.runs.schedule is not None:
+        CronSchedule(spec.runs.schedule)
+
+
+def _has_password(url: str) -> bool:
+    credentials, at, _ = url.partition("://")[2].split("/", 1)[0].rpartition("@")
+    return bool(at) and bool(credentials.partition(":")[2])
+
+
+def _explain(error: ValidationError) -> str:
+    """Return all faults in one line, each with its place as written in the manifest."""
+    return "; ".join(
+        f"{'.'.join(('spec', *map(str, fault['loc'])))}: {fault['msg']}"
+        for fault in error.errors(include_url=False, include_input=False)
+    )
