@@ -141,3 +141,36 @@ async def test_records_that_a_foreign_hand_wrote_blind_nobody(store: JobStore) -
 async def test_onlookers_that_want_no_workers_get_none(store: JobStore) -> None:
     await start_worker(store)
     assert (await store.observe([QUEUE], most_workers=0)).workers == {}
+
+
+async def test_each_queue_has_a_horizon_of_its_own(store: JobStore) -> None:
+    await enqueue(store, "1", due="+5000")
+    await enqueue(store, "2", due="+5000", queue_name="emails")
+    await enqueue(store, "3", due="+5000", queue_name="reports")
+    seen = await store.observe(["emails", QUEUE, "reports"], {"emails": 10, "reports": 1})
+    assert {name: queue.due_soon for name, queue in seen.queues.items()} == {
+        "emails": 1,
+        QUEUE: 0,
+        "reports": 0,
+    }
+
+
+async def test_a_worker_is_seen_with_what_it_has_ended_since_it_registered(store: JobStore) -> None:
+    before_ms = await now_ms(store)
+    worker = await start_worker(store)
+    await enqueue(store, "1", "2", "3")
+    claimed = await worker.claim(3)
+    await worker.finish(done(claimed.jobs[0]), done(claimed.jobs[1]))
+    seen = (await store.observe([])).workers[worker.worker_id]
+    assert (seen.ended, seen.busy) == (2, 1)
+    assert seen.registered_ms is not None
+    assert before_ms <= seen.registered_ms <= seen.lease_ends_ms
+
+
+async def test_whoever_listens_hears_which_queue_has_changed(store: JobStore) -> None:
+    async with store.listen() as hear:
+        while await hear(0.05) is not None:
+            pass
+        await enqueue(store, "1", queue_name="emails")
+        assert await hear(5) == "emails"
+        assert await hear(0.05) is None

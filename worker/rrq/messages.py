@@ -213,6 +213,10 @@ class WorkerObservation:
     queues: tuple[str, ...]
     lease_ends_ms: int
     incarnation: str
+    registered_ms: int | None = None
+    """By the clock of Redis; None for a worker that registered before this was written."""
+    ended: int = 0
+    """Attempts that ended here since it registered, however they ended."""
 
     @property
     def identity(self) -> WorkerIdentity:

@@ -7,7 +7,7 @@ scripts decide; this module only packs arguments and turns replies at once into 
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -295,14 +295,20 @@ class QueueProtocol:
     async def observe(
         self,
         queue_names: Sequence[str],
-        horizon_seconds: float = 0,
+        horizon_seconds: float | Mapping[str, float] = 0,
         most_workers: int = _MOST_WORKERS_OBSERVED,
     ) -> Observation:
         """Read queues and living workers in one call that changes nothing.
 
+        ``horizon_seconds`` is how far ahead "soon" reaches, for all queues or by queue name (0 where missing).
         A queue whose key holds something else is left out: how full it is cannot be told.
         """
-        args = [self.keys.prefix, _to_ms(horizon_seconds), most_workers]
+        horizons = horizon_seconds if isinstance(horizon_seconds, Mapping) else {}
+        everywhere = 0 if isinstance(horizon_seconds, Mapping) else horizon_seconds
+        args = [
+            *(self.keys.prefix, most_workers),
+            *(_to_ms(horizons.get(name, everywhere)) for name in queue_names),
+        ]
         queue_keys = [self.keys.queue_key(name) for name in queue_names]
         now_ms, queues, workers = await self.wire.run(
             load_script("observe_queues"), [self.keys.leases, *queue_keys], args
@@ -331,8 +337,14 @@ class QueueProtocol:
                     _parse_names(names),
                     lease_ends_ms,
                     incarnation.decode(),
+                    None if registered_ms < 0 else registered_ms,
+                    ended,
                 )
-                for worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms, incarnation in workers
+                for (
+                    *(worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms, incarnation),
+                    registered_ms,
+                    ended,
+                ) in workers
             },
         )
 
@@ -376,6 +388,22 @@ class QueueProtocol:
             yield watch
         finally:
             await wire.aclose()
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Callable[[float], Awaitable[str | None]]]:
+        """Yield a function that returns the name of the next queue that changes, or None when time is up.
+
+        Producers of RRQ 0.7 announce nothing, and a queue is announced at most every 50 ms: whoever listens
+        looks again a little later, and now and then unasked.
+        """
+        async with self.redis.pubsub() as channel:
+            await channel.subscribe(self.keys.notify_channel)
+
+            async def hear(timeout_seconds: float) -> str | None:
+                message = await channel.get_message(ignore_subscribe_messages=True, timeout=timeout_seconds)
+                return None if message is None else self.keys.queue_name(_texts([message["data"]])[0])
+
+            yield hear
 
     async def wait_for_wake(self, queues: Sequence[str], timeout_seconds: float) -> bool:
         """Block until a job may have come to one of the queues; False when the time is up."""

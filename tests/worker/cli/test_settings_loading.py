@@ -140,3 +140,15 @@ def test_a_variable_that_is_no_json_is_named() -> None:
     os.environ["RRQ_CRON_JOBS"] = "{broken"
     with pytest.raises(Refusal, match="cron_jobs"):
         load_settings(None)
+
+
+def test_the_environment_wins_over_the_application_where_it_is_asked_to(
+    write_module: Callable[[str, str], str],
+) -> None:
+    module = write_module("pooled_settings", SETTINGS.format(host="in-code"))
+    os.environ["RRQ_REDIS_DSN"] = "redis://of-the-pool/0"
+    assert load_settings(f"{module}.settings").redis_dsn == "redis://in-code/0"
+    os.environ["RRQ_ENVIRONMENT_WINS"] = "1"
+    settings = load_settings(f"{module}.settings")
+    assert settings.redis_dsn == "redis://of-the-pool/0"
+    assert settings.worker_concurrency == RRQSettings().worker_concurrency

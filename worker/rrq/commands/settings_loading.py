@@ -18,6 +18,9 @@ from rrq.settings import RRQSettings
 DOTENV_AVAILABLE = importlib.util.find_spec("dotenv") is not None
 
 PATH_VARIABLE = "RRQ_SETTINGS"
+#: Set to 1 by the operator: which Redis a pool uses, and how many jobs at once, is then said by the pool and
+#: not by whatever the application wrote into its settings.
+ENVIRONMENT_WINS = "RRQ_ENVIRONMENT_WINS"
 
 
 class SettingsSource(StrEnum):
@@ -55,7 +58,10 @@ def load_settings(path: str | None) -> RRQSettings:
     Raises Refusal when there are none to be had.
     """
     location = locate_settings(path)
-    return _build_settings() if location.path is None else _import_settings(location.path)
+    if location.path is None:
+        return _build_settings()
+    settings = _import_settings(location.path)
+    return _with_environment(settings) if os.environ.get(ENVIRONMENT_WINS) == "1" else settings
 
 
 def require_registry(settings: RRQSettings) -> JobRegistry:
@@ -97,6 +103,17 @@ def _import_settings(path: str) -> RRQSettings:
     except Exception as error:
         raise Refusal(f"ERROR: Unexpected error processing settings object '{path}': {error}") from error
     return settings  # type: ignore[no-any-return]  # whatever the application calls its settings
+
+
+def _with_environment(settings: RRQSettings) -> RRQSettings:
+    """Return the settings with every value that an RRQ_* variable names taken from there."""
+    from_environment = _build_settings()
+    named = {
+        field: getattr(from_environment, field)
+        for field in type(from_environment).model_fields
+        if f"RRQ_{field.upper()}" in os.environ
+    }
+    return settings.model_copy(update=named)
 
 
 def _build_settings() -> RRQSettings:

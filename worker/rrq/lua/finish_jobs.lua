@@ -121,5 +121,12 @@ local replies = {}
 for n = 1, #ids do replies[n] = finish(n, FIRST + (n - 1) * FIELDS_PER_JOB) end
 if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end
 if #free_locks > 0 then redis.call('DEL', unpack(free_locks)) end
-for outcome, count in pairs(counted) do redis.call('HINCRBY', counters, outcome, count) end
+local ended_here = 0
+for outcome, count in pairs(counted) do
+  redis.call('HINCRBY', counters, outcome, count)
+  ended_here = ended_here + count
+end
+-- How fast a worker is, for whoever sizes a pool. Only where it is registered: nothing would expire the rest.
+local record = prefix .. 'workers:info:' .. worker_id
+if ended_here > 0 and redis.call('EXISTS', record) == 1 then redis.pcall('HINCRBY', record, 'ended', ended_here) end
 return replies

@@ -1,12 +1,12 @@
 -- observe_queues: what operators and views need to know, in one read-only call.
 -- needs: context
 -- KEYS     1 leases   then the queues
--- ARGV     1 key prefix   2 horizon (ms): how far ahead "soon" reaches   3 most workers to list
+-- ARGV     1 key prefix   2 most workers to list   then per queue: horizon (ms), how far ahead "soon" reaches
 -- Returns  {now ms, queues, workers}
 --          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1, next due ms or -1}
 --          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
---                   incarnation}
-local leases, horizon_ms, most_workers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+--                   incarnation, registered at (ms) or -1, attempts ended}
+local leases, most_workers = KEYS[1], tonumber(ARGV[2])
 local MAX_MS = 2 ^ 52
 
 -- Scores reach from -inf to +inf; an integer reply does not.
@@ -16,7 +16,7 @@ local function score_ms(entry)
 end
 
 local queues, workers = {}, {}
-local function observe_queue(queue)
+local function observe_queue(queue, horizon_ms)
   local kind = redis.call('TYPE', queue).ok
   if kind ~= 'zset' and kind ~= 'none' then return {} end
   local now = digits(now_ms)
@@ -29,18 +29,18 @@ local function observe_queue(queue)
   return {due, soon, total - due - soon, oldest_ms, next_ms}
 end
 
-for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q]) end
+for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q], tonumber(ARGV[q + 1])) end
 local living = redis.call('ZRANGEBYSCORE', leases, '(' .. digits(now_ms), '+inf', 'WITHSCORES',
   'LIMIT', 0, most_workers)
 for i = 1, #living, 2 do
   local id = living[i]
   local record = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'pod_uid', 'capacity', 'queues',
-    'incarnation')
+    'incarnation', 'registered_ms', 'ended')
   if record.err then record = {} end
   local pod_uid = record[1] or ''
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   workers[#workers + 1] = {id, pod_uid, redis.call('ZCARD', prefix .. 'active:jobs:' .. id),
     tonumber(record[2] or '') or 0, draining, record[3] or '[]', math.floor(tonumber(living[i + 1])),
-    record[4] or ''}
+    record[4] or '', tonumber(record[5] or '') or -1, tonumber(record[6] or '') or 0}
 end
 return {now_ms, queues, workers}

@@ -41,6 +41,7 @@ local function register(id, incarnation, record)
     for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
       give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters)
     end
+    redis.call('HSET', record, 'registered_ms', now_ms, 'ended', 0)
   end
   return true
 end
