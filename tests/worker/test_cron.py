@@ -390,5 +390,27 @@ def test_the_digest_tells_different_entries_apart(changes: dict[str, object]) ->
     assert cron_digest(entry_with(**changes)) != cron_digest(entry_with())
 
 
+def test_the_digest_of_an_entry_read_from_json_is_the_same() -> None:
+    stages = {2: "two", 10: ["ten"], "last": None}
+
+    entry = entry_with(args=[stages])
+
+    assert cron_digest(CronJob.model_validate_json(entry.model_dump_json())) == cron_digest(entry)
+
+
+def test_the_digest_takes_the_queue_from_the_settings_when_the_entry_names_none() -> None:
+    assert cron_digest(entry_with(queue_name=None), "slow") == cron_digest(entry_with())
+    assert cron_digest(entry_with(queue_name="rrq:queue:slow"), "slow") == cron_digest(entry_with())
+    assert cron_digest(entry_with(queue_name=None), "other") != cron_digest(entry_with())
+
+
+def test_the_next_run_of_an_entry_can_be_asked_without_moving_it() -> None:
+    entry = entry_with()
+
+    assert entry.next_after(at("2024-01-01T04:00")) == at("2024-01-08T03:00")
+    assert entry.next_run_time is None
+    assert entry_with(schedule="0 0 30 2 *").next_after(at("2024-01-01T04:00")) is None
+
+
 def test_the_digest_of_odd_arguments_is_not_an_error() -> None:
     assert cron_digest(entry_with(args=[at("2024-01-01T00:00")]))

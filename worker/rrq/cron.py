@@ -1,7 +1,8 @@
 """When a periodic job is due next: cron expressions and the entries that carry them.
 
 Time comes in as an argument wherever a result depends on it. Enqueueing, and agreeing with the
-rest of the fleet on who enqueues a tick, is the worker's and the store's part.
+rest of the fleet on who enqueues a tick, is the worker's and the store's part; how a table of entries
+looks in Redis is told by ``cron_table.py``.
 """
 
 import calendar
@@ -168,6 +169,14 @@ class CronJob(BaseModel):  # type: ignore[no-redef]
     unique: bool = Field(
         default=False, description="Skip a tick while the job of an earlier one is unfinished."
     )
+    max_retries: int | None = Field(default=None, ge=0, description="None takes the setting.")
+    job_timeout_seconds: int | None = Field(default=None, ge=0, description="None takes the setting.")
+    result_ttl_seconds: int | None = Field(default=None, ge=0, description="None takes the setting.")
+    unique_lock_ttl_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        description="How long an unfinished job may hold up a unique entry; None takes the setting.",
+    )
     next_run_time: datetime | None = Field(default=None, exclude=True)
 
     _cron: CronSchedule = PrivateAttr()
@@ -185,6 +194,13 @@ class CronJob(BaseModel):  # type: ignore[no-redef]
             moment = moment.astimezone(UTC)
         self.next_run_time = self._cron.next_after(moment)
 
+    def next_after(self, now: datetime) -> datetime | None:
+        """Return the first match after ``now`` (aware) in UTC; None when the schedule never comes due."""
+        try:
+            return self._cron.next_after(now.astimezone(UTC))
+        except ValueError:
+            return None
+
     def due(self, now: datetime | None = None) -> bool:
         """Tell whether the next run has come; an entry never scheduled is scheduled first."""
         moment = datetime.now(UTC) if now is None else now
@@ -193,19 +209,21 @@ class CronJob(BaseModel):  # type: ignore[no-redef]
         return self.next_run_time is not None and moment >= self.next_run_time
 
 
-def cron_digest(cron_job: CronJob) -> str:
+def cron_digest(cron_job: CronJob, queue_name: str | None = None) -> str:
     """Return a name for this entry that all processes of a fleet agree on.
 
     Made of what the entry enqueues and when, so that a changed entry counts as a new one, while
-    spacing of the schedule and the order of keyword arguments do not matter.
+    spacing of the schedule and the order of keyword arguments do not matter. ``queue_name`` is the
+    short name of the queue, for an entry that names none or spells it in full.
     """
+    # default=repr: whether arguments can be sent is for enqueue to say, not for a name.
+    # There and back first: an entry that was read from Redis has only text for keys, which sort otherwise.
+    arguments = json.loads(json.dumps([cron_job.args, cron_job.kwargs], default=repr))
     identity = [
         cron_job.function_name,
         " ".join(cron_job.schedule.lower().split()),
-        cron_job.args,
-        cron_job.kwargs,
-        cron_job.queue_name,
+        *arguments,
+        queue_name or cron_job.queue_name,
     ]
-    # default=repr: whether arguments can be sent is for enqueue to say, not for a name.
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=repr)
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
