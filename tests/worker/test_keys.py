@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from queue_steps import (
     start_worker,
 )
 from rrq import constants
+from rrq.cron import CronJob
+from rrq.cron_table import build_cron_table
 from rrq.keys import Keys
 from rrq.messages import CancelCode, CronVerdict, DeathCertificate
 from rrq.settings import RRQSettings
@@ -114,6 +117,10 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     tick_ms = await now_ms(shop) - 1
     verdict = await shop.fire_cron("digest", tick_ms, new_job("tick", unique_key="cron:tick"), "c.1")
     assert verdict is CronVerdict.FIRED
+    table = build_cron_table(
+        ["default"], [CronJob(function_name="tick", schedule="* * * * *")], datetime.now(UTC)
+    )
+    await shop.publish_cron_table(table, None, 100)
     seen |= await seen_keys(shop)
     await shop.set_last_process_time("k", await shop.read_time())
     seen |= await seen_keys(shop)
@@ -127,6 +134,8 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         keys.active_workers,
         keys.monitor_stream,
         keys.cron_last,
+        keys.cron_tables,
+        keys.cron_table_key(table.group),
         keys.queue_key("default"),
         keys.dlq_key("default"),
         keys.wake_key("default"),
@@ -165,6 +174,8 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         keys.health_key("w"),
         keys.counters,
         keys.cron_last,
+        keys.cron_tables,
+        keys.cron_table_key(table.group),
         keys.guard,
         keys.job_key("bad") + ":unreadable",
     ):

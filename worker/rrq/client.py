@@ -155,13 +155,7 @@ class RRQClient:
         """Queue the tick at ``cron_job.next_run_time``, unless anybody has done so before."""
         if cron_job.next_run_time is None:
             return CronVerdict.AHEAD
-        request = JobRequest(
-            cron_job.function_name,
-            cron_job.args,
-            cron_job.kwargs,
-            cron_job.queue_name,
-            unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
-        )
+        request = _build_cron_request(cron_job)
         tick_ms = int(cron_job.next_run_time.timestamp() * 1000)
         if not telemetry.active.enabled:
             return await self._fire_cron(cron_job, tick_ms, request)
@@ -175,7 +169,11 @@ class RRQClient:
         new_job = self._encode(request)
         try:
             verdict = await self.job_store.fire_cron(
-                cron_digest(cron_job), tick_ms, new_job, self._next_token()
+                self.identify_cron(cron_job),
+                tick_ms,
+                new_job,
+                self._next_token(),
+                cron_job.unique_lock_ttl_seconds,
             )
         except LOST_REPLY_ERRORS as lost:
             raise self._cut_off(lost) from lost
@@ -183,6 +181,35 @@ class RRQClient:
             now = datetime.now(UTC)
             await self._hooks.trigger_event("on_job_enqueued", _build_job(request, new_job, now, now))
         return verdict
+
+    def identify_cron(self, cron_job: CronJob) -> str:
+        """Return the name under which the ticks of this entry are counted in Redis.
+
+        By the queue its jobs go to, so that an entry that leaves it to the settings and one that was
+        published with it are the same, and entries of applications with other defaults are not.
+        """
+        queue_name = cron_job.queue_name or self.settings.default_queue_name
+        return cron_digest(cron_job, self.job_store.keys.queue_name(queue_name))
+
+    def complete_cron(self, cron_job: CronJob) -> CronJob:
+        """Return the entry with all that it would take from these settings written into it.
+
+        Raises EnqueueError (or a subclass) for an entry whose jobs could not be enqueued.
+        """
+        new_job = self._encode(_build_cron_request(cron_job))
+        lock_ttl_seconds = cron_job.unique_lock_ttl_seconds
+        if lock_ttl_seconds is None:
+            lock_ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
+        return cron_job.model_copy(
+            update={
+                "queue_name": new_job.queue_name,
+                "max_retries": new_job.max_retries,
+                "job_timeout_seconds": new_job.job_timeout_seconds,
+                "result_ttl_seconds": new_job.result_ttl_seconds,
+                "unique_lock_ttl_seconds": lock_ttl_seconds,
+                "next_run_time": None,
+            }
+        )
 
     async def get_job_status(self, job_id: str) -> JobResult | None:
         """Return where a job stands, or None when there is none of this id."""
@@ -303,6 +330,19 @@ def _with_trace(request: JobRequest, trace: EnqueueTrace) -> JobRequest:
     if request.trace_context is not None or not trace.headers:
         return request
     return replace(request, trace_context=trace.headers)
+
+
+def _build_cron_request(cron_job: CronJob) -> JobRequest:
+    return JobRequest(
+        cron_job.function_name,
+        cron_job.args,
+        cron_job.kwargs,
+        cron_job.queue_name,
+        unique_key=f"cron:{cron_job.function_name}" if cron_job.unique else None,
+        max_retries=cron_job.max_retries,
+        job_timeout_seconds=cron_job.job_timeout_seconds,
+        result_ttl_seconds=cron_job.result_ttl_seconds,
+    )
 
 
 def _check_texts(job: NewJob) -> None:

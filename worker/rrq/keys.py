@@ -78,6 +78,10 @@ class Keys:
         """Stream that wakes whoever waits for the completion of a job."""
         return f"{self.prefix}events:job:{job_id}"
 
+    def cron_table_key(self, group: str) -> str:
+        """Hash with the cron table of a group of workers, expiring unless renewed."""
+        return f"{self.prefix}cron:table:{group}"
+
     def last_process_key(self, unique_key: str) -> str:
         """Last processing time of a unique key. 0.7 wrote it without any prefix."""
         own = "" if self.prefix == DEFAULT_PREFIX else self.prefix
@@ -119,6 +123,11 @@ class Keys:
     def cron_last(self) -> str:
         """Hash of the last tick at which each cron entry fired anywhere in the fleet."""
         return f"{self.prefix}cron:last"
+
+    @cached_property
+    def cron_tables(self) -> str:
+        """Sorted set of the groups that have a ``cron_table_key``, scored by its end in ms."""
+        return f"{self.prefix}cron:tables"
 
     @cached_property
     def notify_channel(self) -> str:

@@ -5,8 +5,10 @@ scripts decide; this module only packs arguments and turns replies at once into 
 ``messages.py``. Records, locks and lists that RRQ 0.7 applications use by name are in ``store.py``.
 """
 
+import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from rrq.checkup import ServerFacts, parse_server_facts
 from rrq.connection import Wire, close_redis, open_redis
+from rrq.cron_table import CronTable, NewCronTable, PublishCode, parse_cron_table
 from rrq.decoding import parse_job_result
 from rrq.job import JobResult
 from rrq.keys import Keys
@@ -47,9 +50,12 @@ from rrq.settings import RRQSettings
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+logger = logging.getLogger(__name__)
+
 #: What the fleet must have in hand before a sweep pauses to let other clients in.
 _JOBS_PER_REAP = 500
 _MOST_WORKERS_OBSERVED = 10_000
+_MOST_CRON_TABLES = 1_000
 
 
 class QueueProtocol:
@@ -62,6 +68,7 @@ class QueueProtocol:
         self.wire = Wire(settings, self.redis)
         # Blocks in Redis while idle, so it needs a socket of its own.
         self.wait_wire = Wire(settings, self.redis)
+        self._bad_cron_tables: dict[str, str] = {}
 
     async def aclose(self) -> None:
         """Close all connections. Repeated calls are harmless."""
@@ -84,13 +91,77 @@ class QueueProtocol:
         now_us, *due_ms = await self.wire.run(load_script("enqueue_jobs"), list(queue_keys), args)
         return Enqueued(now_us, due_ms)
 
-    async def fire_cron(self, digest: str, tick_ms: int, job: NewJob, token: str) -> CronVerdict:
+    async def fire_cron(
+        self, digest: str, tick_ms: int, job: NewJob, token: str, unique_ttl_seconds: int | None = None
+    ) -> CronVerdict:
         """Enqueue one tick of a cron entry unless anybody in the fleet has done so."""
         keys = [self.keys.cron_last, self.keys.queue_key(job.queue_name)]
-        ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
+        ttl_seconds = unique_ttl_seconds
+        if ttl_seconds is None:
+            ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
         args = [self.keys.prefix, token, ttl_seconds, digest, tick_ms, *job[:4], 1, *job[4:]]
         code = await self.wire.run(load_script("fire_cron"), keys, args)
         return CronVerdict.FIRED if code >= 0 else CronVerdict(code)
+
+    async def publish_cron_table(
+        self, table: NewCronTable, started_ms: int | None, patience_seconds: float
+    ) -> tuple[int, PublishCode]:
+        """Publish or renew the table of a group, unless a process that started later speaks for it.
+
+        ``started_ms`` is what the first call of this process returned, None for that call. A publisher
+        that has not renewed its table for ``patience_seconds`` is taken for gone.
+        """
+        args = [
+            self.keys.prefix,
+            table.group,
+            "" if started_ms is None else started_ms,
+            table.text,
+            _to_ms(table.keep_seconds),
+            _to_ms(patience_seconds),
+        ]
+        keys = [self.keys.cron_tables, self.keys.cron_table_key(table.group)]
+        first_ms, code = await self.wire.run(load_script("publish_cron_table"), keys, args)
+        return first_ms, PublishCode(code)
+
+    async def read_cron_tables(self) -> tuple[CronTable, ...]:
+        """Return all published tables that have entries; what cannot be read is left out and logged."""
+        groups = _texts(await self.wire.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1))
+        # In flight together on the one connection; not a script, so that a reader needs no right to write.
+        replies = await asyncio.gather(
+            *(self._read_cron_table(group) for group in groups), return_exceptions=True
+        )
+        tables: list[CronTable] = []
+        for group, reply in zip(groups, replies, strict=True):
+            if isinstance(reply, CronTable):
+                tables.append(reply)
+            elif isinstance(reply, ResponseError | ValueError):
+                self._complain_of_cron_table(group, str(reply))
+            elif isinstance(reply, BaseException):
+                raise reply
+        return tuple(tables)
+
+    async def _read_cron_table(self, group: str) -> CronTable | None:
+        reply = await self.wire.call(
+            "HMGET", self.keys.cron_table_key(group), "table", "started_ms", "renewed_ms"
+        )
+        text, started_ms, renewed_ms = reply
+        if not text:
+            return None
+        table, problems = parse_cron_table(text, int(started_ms or 0), int(renewed_ms or 0))
+        if problems:
+            self._complain_of_cron_table(group, "; ".join(problems))
+        else:
+            self._bad_cron_tables.pop(group, None)
+        return table
+
+    def _complain_of_cron_table(self, group: str, problem: str) -> None:
+        # Read again every few seconds: worth a line only when it is news.
+        if self._bad_cron_tables.get(group) != problem:
+            self._bad_cron_tables[group] = problem
+            logger.error(
+                "cron table not read in full; start a worker of the application to publish it again",
+                extra={"key": self.keys.cron_table_key(group), "error": problem},
+            )
 
     async def claim_jobs(self, request: ClaimRequest) -> Claim:
         """Hand due jobs, or the named ones, to a worker."""

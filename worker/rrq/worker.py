@@ -169,7 +169,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         """Claim and run until shutdown, then drain. May be called again afterwards."""
         self._loop = asyncio.get_running_loop()
         self._health_check_task = self._loop.create_task(self._heartbeat_loop())
-        self._checkup_task = self._loop.create_task(self._warn_about_redis())
+        self._checkup_task = self._loop.create_task(self._look_around())
         if self.cron_jobs:
             self._cron_task = self._loop.create_task(self._cron_loop())
         shutdown_watch = self._loop.create_task(self._shutdown_event.wait())
@@ -188,6 +188,12 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         finally:
             shutdown_watch.cancel()
             await self._wind_down()
+
+    async def _look_around(self) -> None:
+        if self.cron_jobs:
+            await self._warn_about_redis()
+        else:
+            await asyncio.gather(self._warn_about_redis(), self._withdraw_cron_table())
 
     async def _warn_about_redis(self) -> None:
         try:
