@@ -1,0 +1,135 @@
+"""When a burst pool starts a run, and which finished runs are let go. Pure.
+
+One run at a time: a run is started only when none is unfinished, under a name with the next number, so that a
+second operator that decides the same is refused by the API server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from rrq.cron import CronSchedule
+from rrq_operator.spec import JobRuns
+
+_FIRST_RETRY_SECONDS = 10.0
+_LONGEST_RETRY_SECONDS = 300.0
+
+
+class Run(Protocol):
+    """What has to be known of a run, in a cluster or on this machine."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def run(self) -> int: ...
+    @property
+    def is_finished(self) -> bool: ...
+    @property
+    def has_succeeded(self) -> bool: ...
+    @property
+    def finished_at(self) -> float | None: ...
+    @property
+    def has_ttl(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What outlives the Jobs themselves: kept in the status of the pool."""
+
+    runs: int = 0
+    """The number of the last run that was started."""
+    last_schedule_at: float | None = None
+    """The tick of the schedule that was served or skipped last."""
+
+
+@dataclass(frozen=True)
+class RunDecision:
+    """What to do with the runs of a pool."""
+
+    start: int | None
+    """The number of the run to start now."""
+    reason: str
+    words: str
+    expire: tuple[str, ...] = ()
+    """Finished runs beyond those kept for reading: they get a time to live."""
+    schedule_at: float | None = None
+    """The tick that this decision serves or skips."""
+    next_schedule_at: float | None = None
+
+
+def decide_run(
+    spec: JobRuns, runs: Sequence[Run], due: int | None, memory: RunMemory, created_at: float, now: float
+) -> RunDecision:
+    """Return whether to start a run now. ``due`` None means that the queues could not be read."""
+    expire = _find_expired(spec, runs)
+    number = max([memory.runs, *(run.run for run in runs)]) + 1
+    running = next((run for run in runs if not run.is_finished), None)
+    tick_at, next_at = _find_ticks(spec, memory, created_at, now)
+    if running is not None:
+        return RunDecision(None, "Running", f"run {running.run} is under way", expire, tick_at, next_at)
+    if spec.start == "Once":
+        if number > 1:
+            return RunDecision(None, "Finished", "the one run has been made", expire)
+        return RunDecision(number, "Once", "the one run starts", expire)
+    if spec.start == "OnSchedule":
+        if tick_at is None:
+            return RunDecision(None, "Waiting", _describe_next(next_at), expire, None, next_at)
+        return RunDecision(number, "Scheduled", f"run {number} starts by schedule", expire, tick_at, next_at)
+    if due is None:
+        return RunDecision(
+            None, "QueueUnreadable", "the queues cannot be read, so nothing is started", expire
+        )
+    if due == 0:
+        return RunDecision(None, "Idle", "nothing is due", expire)
+    wait_seconds = _wait_after_failures(runs, now)
+    if wait_seconds > 0:
+        words = f"{due} due; the last run failed, the next starts in {wait_seconds:.0f} s"
+        return RunDecision(None, "BackingOff", words, expire)
+    return RunDecision(number, "Backlog", f"{due} due: run {number} starts", expire)
+
+
+def _find_expired(spec: JobRuns, runs: Sequence[Run]) -> tuple[str, ...]:
+    finished = sorted((run for run in runs if run.is_finished), key=lambda run: run.run)
+    return tuple(run.name for run in finished[: -spec.keep_finished] if not run.has_ttl)
+
+
+def _find_ticks(
+    spec: JobRuns, memory: RunMemory, created_at: float, now: float
+) -> tuple[float | None, float | None]:
+    """Return the latest tick that was not served yet, if any, and the one to come."""
+    if spec.schedule is None:
+        return None, None
+    schedule = CronSchedule(spec.schedule)
+    after = created_at if memory.last_schedule_at is None else memory.last_schedule_at
+    tick_at = None
+    next_at = _next_after(schedule, after)
+    # Several ticks missed, while no operator ran for instance, are made up for by one run.
+    if next_at <= now:
+        tick_at = next_at
+        next_at = _next_after(schedule, now)
+    return tick_at, next_at
+
+
+def _next_after(schedule: CronSchedule, at: float) -> float:
+    return schedule.next_after(datetime.fromtimestamp(at, UTC)).timestamp()
+
+
+def _describe_next(next_at: float | None) -> str:
+    if next_at is None:
+        return "no run is planned"
+    return f"the next run is planned for {datetime.fromtimestamp(next_at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _wait_after_failures(runs: Sequence[Run], now: float) -> float:
+    """Return the seconds until a pool whose last runs failed may try again."""
+    failures = 0
+    for run in sorted(runs, key=lambda run: run.run, reverse=True):
+        if run.has_succeeded or not run.is_finished:
+            break
+        failures += 1
+    if not failures:
+        return 0.0
+    last = max(run.finished_at or 0.0 for run in runs)
+    pause = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** (failures - 1))
+    return max(0.0, last + pause - now)

@@ -1,0 +1,105 @@
+"""Keeps views of one kind of object up to date: a list, then a watch from there, for ever.
+
+The server sends only objects with the operator's label, and of each only the view is kept. A watch that is cut
+goes on where it ended; one that fell too far behind starts with a new list, which also shows what vanished
+meanwhile.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+from rrq_operator.kube import Kube, KubeError, KubeExpired
+from rrq_operator.manifests import Manifest
+
+logger = logging.getLogger(__name__)
+
+View = TypeVar("View")
+#: A list now and then corrects whatever a watch may have missed.
+_LIST_INTERVAL_SECONDS = 600.0
+_FIRST_RETRY_SECONDS = 0.2
+_LONGEST_RETRY_SECONDS = 3.0
+
+
+class Informer(Generic[View]):
+    """One kind of object in one namespace, or in all of them."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        path: str,
+        parse: Callable[[Any], View],
+        on_change: Callable[[View | None, View | None], None],
+        *,
+        selector: str = "",
+    ) -> None:
+        self._kube = kube
+        self._path = path
+        self._selector = selector
+        self._parse = parse
+        self._on_change = on_change
+        self._views: dict[str, View] = {}
+        self._listed_at: float | None = None
+        #: When the API server was last heard of, by the monotonic clock.
+        self.heard_at = monotonic()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all objects have been seen at least once."""
+        return self._listed_at is not None
+
+    async def run(self) -> None:
+        """Follow the objects until cancelled."""
+        retry_seconds = _FIRST_RETRY_SECONDS
+        version = ""
+        while True:
+            try:
+                if not version or self._needs_list():
+                    version = await self._list()
+                version = await self._watch(version)
+                retry_seconds = _FIRST_RETRY_SECONDS
+            except KubeExpired:
+                version = ""
+            except KubeError as error:
+                logger.warning("watch interrupted", extra={"path": self._path, "error": str(error)})
+                await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
+                retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
+
+    def _needs_list(self) -> bool:
+        return self._listed_at is None or monotonic() - self._listed_at > _LIST_INTERVAL_SECONDS
+
+    async def _list(self) -> str:
+        items, version = await self._kube.list_all(self._path, selector=self._selector)
+        listed = {item["metadata"]["uid"]: item for item in items}
+        for uid in set(self._views) - set(listed):
+            self._set(uid, None)
+        for uid, item in listed.items():
+            self._set(uid, item)
+        self._listed_at = self.heard_at = monotonic()
+        return version
+
+    async def _watch(self, version: str) -> str:
+        """Follow the changes after a version; returns the version to go on from."""
+        async with self._kube.watch(self._path, version, selector=self._selector) as events:
+            async for event in events:
+                self.heard_at = monotonic()
+                item = event["object"]
+                version = item["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._set(item["metadata"]["uid"], None if event["type"] == "DELETED" else item)
+        return version
+
+    def _set(self, uid: str, item: Manifest | None) -> None:
+        before = self._views.pop(uid, None)
+        view: View | None = None
+        if item is not None:
+            try:
+                view = self._views[uid] = self._parse(item)
+            except (KeyError, TypeError, ValueError):
+                # One object that nobody understands must not hide all others.
+                logger.exception("object not understood", extra={"path": self._path, "uid": uid})
+        if before != view:
+            self._on_change(before, view)

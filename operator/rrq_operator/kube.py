@@ -1,0 +1,292 @@
+"""The only module that calls the Kubernetes API.
+
+The official client brings addresses, certificates and tokens; objects travel as plain dictionaries, because
+turning a thousand pods into model instances costs more than everything else the operator does. Whatever goes
+wrong becomes one of four errors, so that callers need to know neither HTTP nor the client.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from rrq_operator.manifests import MANAGER, Manifest
+
+#: Longer than any healthy call takes, shorter than a person's patience with a tick.
+CALL_TIMEOUT_SECONDS = 5.0
+#: A watch is opened anew that often by the server itself; one that says nothing for longer is dead.
+WATCH_SECONDS = 240
+_WATCH_SILENCE_SECONDS = WATCH_SECONDS + 30
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+SCALE_MANAGER = f"{MANAGER}-scale"
+
+
+class KubeError(Exception):
+    """A call to the Kubernetes API that did not do what it was to do."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class KubeMissing(KubeError):
+    """404: there is no such object."""
+
+
+class KubeConflict(KubeError):
+    """409: somebody else was faster, or the object exists already."""
+
+
+class KubeRefused(KubeError):
+    """The API server understood and said no: invalid, forbidden, over quota. Asking again does not help."""
+
+
+class KubeUnavailable(KubeError):
+    """No answer, or one that says: not now. Asking again later helps."""
+
+
+class KubeExpired(KubeError):
+    """410: the version to watch from is too old; list again."""
+
+
+class Kube:
+    """A connection to one cluster; an async context manager."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        # Whether and when to ask again is for the caller to know.
+        configuration.retries = None
+        self._client = client.ApiClient(configuration)
+        #: Calls made so far, for metrics and benchmarks.
+        self.calls = 0
+
+    @classmethod
+    async def connect(cls) -> Self:
+        """Return a connection by the pod's own account, else by the kubeconfig of the person at the keyboard."""
+        configuration = type.__call__(client.Configuration)
+        try:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client has no types here
+        except config.ConfigException:
+            try:
+                await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client has no types here
+            except config.ConfigException as error:
+                raise KubeUnavailable(
+                    f"No cluster to talk to: {error}. Run in a pod, or set KUBECONFIG to a file that names a cluster."
+                ) from error
+        return cls(configuration)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]  # the client has no types here
+
+    # Reading
+
+    async def read(self, path: str) -> Manifest:
+        return await self._call("GET", path)
+
+    async def list_page(
+        self, path: str, *, selector: str = "", page_after: str = "", limit: int = 500
+    ) -> Manifest:
+        """Return one page of a list; ``metadata.continue`` of it names the next."""
+        query = {"limit": str(limit)}
+        if selector:
+            query["labelSelector"] = selector
+        if page_after:
+            query["continue"] = page_after
+        return await self._call("GET", path, query=query)
+
+    async def list_all(self, path: str, *, selector: str = "") -> tuple[list[Manifest], str]:
+        """Return all objects and the version of the list, from which they can be watched."""
+        items: list[Manifest] = []
+        page_after = ""
+        while True:
+            page = await self.list_page(path, selector=selector, page_after=page_after)
+            items += page.get("items") or ()
+            page_after = page["metadata"].get("continue") or ""
+            if not page_after:
+                return items, page["metadata"]["resourceVersion"]
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, path: str, version: str, *, selector: str = ""
+    ) -> AsyncIterator[AsyncIterator[Manifest]]:
+        """Yield the changes after ``version`` as they come; ends when the server closes the watch."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        if selector:
+            query["labelSelector"] = selector
+        # No limit for the whole, which is long by design, but one for silence: bookmarks come every minute.
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CALL_TIMEOUT_SECONDS, sock_read=_WATCH_SILENCE_SECONDS
+        )
+        response = await self._send("GET", path, query=query, timeout=timeout)
+        try:
+            yield _read_events(response)
+        finally:
+            response.close()
+
+    # Writing
+
+    async def apply(self, path: str, manifest: Manifest, *, manager: str = MANAGER) -> Manifest:
+        """Make the fields of the manifest ours and let the rest be (server-side apply)."""
+        return await self._call(
+            "PATCH",
+            path,
+            body=manifest,
+            query={"fieldManager": manager, "force": "true"},
+            content_type=_APPLY,
+        )
+
+    async def merge(self, path: str, change: Manifest) -> Manifest:
+        return await self._call(
+            "PATCH", path, body=change, query={"fieldManager": MANAGER}, content_type=_MERGE
+        )
+
+    async def create(self, path: str, manifest: Manifest) -> Manifest:
+        return await self._call("POST", path, body=manifest, query={"fieldManager": MANAGER})
+
+    async def replace(self, path: str, manifest: Manifest) -> Manifest:
+        """Put the object as given; KubeConflict when it was changed since its version was read."""
+        return await self._call("PUT", path, body=manifest, query={"fieldManager": MANAGER})
+
+    async def apply_scale(self, deployment_path: str, name: str, namespace: str, replicas: int) -> None:
+        """Ask for a number of replicas.
+
+        By apply and under a manager of its own: a merge that changes nothing takes no ownership, and the next
+        apply of the Deployment without replicas would then reset them to 1.
+        """
+        scale = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"replicas": replicas},
+        }
+        await self.apply(f"{deployment_path}/scale", scale, manager=SCALE_MANAGER)
+
+    # The wire
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Manifest | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Manifest:
+        try:
+            # Around the whole call: a server that stops in the middle of an answer is no answer either.
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                response = await self._send(method, path, body=body, query=query, content_type=content_type)
+                answer: Manifest = json.loads(await response.read())
+                return answer
+        except TimeoutError:
+            raise KubeUnavailable(
+                f"The API server did not answer {method} {path} in time.", "Timeout"
+            ) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise KubeUnavailable(f"The API server cannot be reached: {error!r}.", "Unreachable") from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Manifest | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        timeout: Any = CALL_TIMEOUT_SECONDS,
+    ) -> aiohttp.ClientResponse:
+        self.calls += 1
+        request = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = await self._client.call_api(*request[:4], _request_timeout=timeout)
+        except (aiohttp.ClientError, OSError) as error:
+            raise KubeUnavailable(f"The API server cannot be reached: {error!r}.", "Unreachable") from error
+        response: aiohttp.ClientResponse = answer.response
+        if response.status >= 400:
+            raise _build_error(response.status, await response.read())
+        return response
+
+
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manifest]:
+    """Yield the events of a watch, one JSON document a line; raises KubeExpired or KubeUnavailable."""
+    try:
+        async for line in response.content:
+            event: Manifest = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise _build_error(int(status.get("code") or 500), json.dumps(status).encode())
+            yield event
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise KubeUnavailable(f"The watch was cut: {error!r}.", "Unreachable") from error
+
+
+def _build_error(code: int, body: bytes) -> KubeError:
+    try:
+        status = json.loads(body)
+        message, reason = str(status.get("message") or body[:300]), str(status.get("reason") or "")
+    except ValueError:
+        message, reason = body[:300].decode("utf-8", "replace"), ""
+    kinds: dict[int, type[KubeError]] = {404: KubeMissing, 409: KubeConflict, 410: KubeExpired}
+    if code in kinds:
+        return kinds[code](message, reason)
+    # An unknown field in an apply is answered with 500, but it is the manifest that is wrong.
+    if code == 500 and "field not declared in schema" in message:
+        return KubeRefused(message, "Invalid")
+    if code in (401, 408, 429) or code >= 500:
+        return KubeUnavailable(f"{code} {message}", reason or str(code))
+    return KubeRefused(message, reason or str(code))
+
+
+def pools_path(namespace: str | None) -> str:
+    return _collection("apis/rrq.dev/v1alpha1", "rrqworkerpools", namespace)
+
+
+def deployments_path(namespace: str | None) -> str:
+    return _collection("apis/apps/v1", "deployments", namespace)
+
+
+def jobs_path(namespace: str | None) -> str:
+    return _collection("apis/batch/v1", "jobs", namespace)
+
+
+def pods_path(namespace: str | None) -> str:
+    return _collection("api/v1", "pods", namespace)
+
+
+def secrets_path(namespace: str) -> str:
+    return _collection("api/v1", "secrets", namespace)
+
+
+def events_path(namespace: str) -> str:
+    return _collection("api/v1", "events", namespace)
+
+
+def budgets_path(namespace: str | None) -> str:
+    return _collection("apis/policy/v1", "poddisruptionbudgets", namespace)
+
+
+def leases_path(namespace: str) -> str:
+    return _collection("apis/coordination.k8s.io/v1", "leases", namespace)
+
+
+def _collection(group: str, plural: str, namespace: str | None) -> str:
+    return f"/{group}/{plural}" if namespace is None else f"/{group}/namespaces/{namespace}/{plural}"

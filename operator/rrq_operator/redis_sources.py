@@ -1,0 +1,153 @@
+"""Which Redis a pool uses, and with which credentials.
+
+Pools are grouped by the whole of it, address, database, user, password and prefix, so that the queues of one
+tenant are never read with the password of another. Secrets are read one by one, by name, and again now and
+then: a rotated password shows within seconds, and the number of calls does not grow with the number of pools.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from rrq.masking import mask_url
+from rrq_operator.kube import Kube, KubeError, KubeMissing, secrets_path
+from rrq_operator.spec import Pool
+
+_REFRESH_SECONDS = 10.0
+#: A Secret that is missing or was of no use is usually being made right now.
+_REFRESH_MISSING_SECONDS = 2.0
+_REFRESHES_PER_ROUND = 5
+_URL = re.compile(r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$")
+
+SecretName = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RedisIdentity:
+    """One Redis as one tenant sees it. Its text shows no password."""
+
+    url: str
+    key_prefix: str
+
+    def __repr__(self) -> str:
+        return f"RedisIdentity({mask_url(self.url)!r}, {self.key_prefix!r})"
+
+
+@dataclass(frozen=True)
+class RedisSourceTrouble:
+    """Why a pool has no Redis."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ResolvedRedis:
+    identity: RedisIdentity
+    secret_version: str
+    """Changes with the value in the Secret; empty without one."""
+
+
+@dataclass(frozen=True)
+class _Secret:
+    version: str
+    data: dict[str, str]
+    trouble: RedisSourceTrouble | None
+    read_at: float
+
+    @property
+    def is_stale(self) -> bool:
+        patience = _REFRESH_SECONDS if self.trouble is None else _REFRESH_MISSING_SECONDS
+        return monotonic() - self.read_at > patience
+
+
+class RedisSources:
+    """The Secrets that pools name, as last read."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._secrets: dict[SecretName, _Secret] = {}
+
+    async def refresh(self, pools: Iterable[Pool]) -> None:
+        """Read Secrets that are new, then a bounded number of those read longest ago; forget unused ones."""
+        named = {name for pool in pools if (name := _secret_name(pool)) is not None}
+        for name in set(self._secrets) - named:
+            del self._secrets[name]
+        unread = [name for name in named if name not in self._secrets]
+        stale = sorted(
+            (name for name, secret in self._secrets.items() if secret.is_stale),
+            key=lambda name: (self._secrets[name].trouble is None, self._secrets[name].read_at),
+        )
+        for name in [*unread, *stale[:_REFRESHES_PER_ROUND]]:
+            self._secrets[name] = await self._read(name)
+
+    def doubt(self, pool: Pool) -> None:
+        """Have the Secret of a pool read again soon: its password was refused."""
+        name = _secret_name(pool)
+        if name in self._secrets:
+            del self._secrets[name]
+
+    def resolve(self, pool: Pool) -> ResolvedRedis | RedisSourceTrouble:
+        """Return the Redis of a pool by what has been read; no I/O."""
+        redis = pool.spec.redis
+        if redis is None:
+            return RedisSourceTrouble("NoRedis", "spec.redis is missing: name a url or urlFrom.")
+        if redis.url_from is None:
+            return ResolvedRedis(RedisIdentity(redis.url or "", redis.key_prefix), "")
+        reference = redis.url_from.secret_key_ref
+        secret = self._secrets.get((pool.namespace, reference.name))
+        where = f"Secret {pool.namespace}/{reference.name}"
+        if secret is None:
+            return RedisSourceTrouble("SecretUnread", f"{where} has not been read yet.")
+        if secret.trouble is not None:
+            return secret.trouble
+        if reference.key not in secret.data:
+            return RedisSourceTrouble(
+                "SecretKeyMissing",
+                f"{where} has no key {reference.key!r}. Add it, or name another in urlFrom.",
+            )
+        url = _decode(secret.data[reference.key])
+        if url is None or not _URL.match(url):
+            return RedisSourceTrouble(
+                "InvalidURL",
+                f"Key {reference.key!r} of {where} holds no Redis URL such as redis://user:password@host:6379/0.",
+            )
+        return ResolvedRedis(RedisIdentity(url, redis.key_prefix), secret.version)
+
+    async def _read(self, name: SecretName) -> _Secret:
+        namespace, secret_name = name
+        try:
+            raw = await self._kube.read(f"{secrets_path(namespace)}/{secret_name}")
+        except KubeMissing:
+            trouble = RedisSourceTrouble(
+                "SecretMissing",
+                f"Secret {namespace}/{secret_name} does not exist. Create it, or correct urlFrom.",
+            )
+        except KubeError as error:
+            known = self._secrets.get(name)
+            # What was readable a moment ago is still the best that is known.
+            if known is not None and known.trouble is None:
+                return _Secret(known.version, known.data, None, monotonic())
+            trouble = RedisSourceTrouble(
+                "SecretUnreadable", f"Secret {namespace}/{secret_name} cannot be read: {error}"
+            )
+        else:
+            return _Secret(raw["metadata"]["resourceVersion"], raw.get("data") or {}, None, monotonic())
+        return _Secret("", {}, trouble, monotonic())
+
+
+def _secret_name(pool: Pool) -> SecretName | None:
+    redis = pool.spec.redis
+    if redis is None or redis.url_from is None:
+        return None
+    return pool.namespace, redis.url_from.secret_key_ref.name
+
+
+def _decode(value: str) -> str | None:
+    try:
+        return base64.b64decode(value, validate=True).decode().strip()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,0 +1,144 @@
+"""What the operator knows of the cluster: pools as they were last seen, and views of their children.
+
+Fed by watches, read by the loops. Whoever cares is told which pool something has changed about.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from rrq_operator.spec import Pool, SpecError, parse_pool
+from rrq_operator.views import BudgetView, DeploymentView, JobView, PodView, PoolKey, parse_time
+
+#: As long as a lease of a worker may be, and then some: after that Redis has forgotten it as well.
+_REMEMBER_VANISHED_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class PoolRecord:
+    """One pool object: understood, or with the reason why not."""
+
+    key: PoolKey
+    uid: str
+    generation: int
+    created_at: float
+    pool: Pool | None
+    fault: str
+    status: Mapping[str, Any]
+    is_going: bool
+
+
+def parse_record(body: Mapping[str, Any]) -> PoolRecord:
+    """Return what is kept of a pool object; a spec that cannot be used is a fault, not an exception."""
+    metadata = body["metadata"]
+    pool, fault = None, ""
+    try:
+        pool = parse_pool(body)
+    except SpecError as error:
+        fault = str(error)
+    return PoolRecord(
+        key=(metadata["namespace"], metadata["name"]),
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created_at=parse_time(metadata["creationTimestamp"]),
+        pool=pool,
+        fault=fault,
+        status=body.get("status") or {},
+        is_going="deletionTimestamp" in metadata,
+    )
+
+
+class World:
+    """The caches. All methods are plain and quick; nothing here waits."""
+
+    def __init__(self) -> None:
+        self.pools: dict[PoolKey, PoolRecord] = {}
+        self.deployments: dict[PoolKey, DeploymentView] = {}
+        self.budgets: dict[PoolKey, BudgetView] = {}
+        self.jobs: defaultdict[PoolKey, dict[str, JobView]] = defaultdict(dict)
+        self.pods: defaultdict[PoolKey, dict[str, PodView]] = defaultdict(dict)
+        self.pool_of_pod: dict[str, PoolKey] = {}
+        self.vanished: dict[str, float] = {}
+        """Pods that are gone, by uid, with the monotonic time of their going."""
+        self.on_pool: Callable[[PoolKey], None] = lambda key: None
+        self.on_child: Callable[[PoolKey], None] = lambda key: None
+
+    # Pools
+
+    def set_pool(self, record: PoolRecord) -> None:
+        before = self.pools.get(record.key)
+        self.pools[record.key] = record
+        # Our own writes of the status come back as changes; they are none.
+        if before is None or (before.uid, before.generation) != (record.uid, record.generation):
+            self.on_pool(record.key)
+
+    def drop_pool(self, key: PoolKey, uid: str) -> None:
+        record = self.pools.get(key)
+        if record is not None and record.uid == uid:
+            del self.pools[key]
+            self.on_pool(key)
+
+    def replace_pools(self, records: Iterable[PoolRecord]) -> None:
+        """Take a whole list as the truth: what it lacks is gone."""
+        listed = {record.key: record for record in records}
+        for key, record in list(self.pools.items()):
+            if key not in listed:
+                self.drop_pool(key, record.uid)
+        for record in listed.values():
+            self.set_pool(record)
+
+    # Children
+
+    def set_deployment(self, before: DeploymentView | None, after: DeploymentView | None) -> None:
+        self._set_one(self.deployments, before, after)
+
+    def set_budget(self, before: BudgetView | None, after: BudgetView | None) -> None:
+        self._set_one(self.budgets, before, after)
+
+    def _set_one(self, views: dict[PoolKey, Any], before: Any, after: Any) -> None:
+        known = after or before
+        if known.name != known.pool[1]:
+            return  # labelled as a child by somebody else
+        if after is None:
+            views.pop(before.pool, None)
+        else:
+            views[after.pool] = after
+        self.on_child(known.pool)
+
+    def set_job(self, before: JobView | None, after: JobView | None) -> None:
+        if before is not None:
+            self._forget(self.jobs, before.pool, before.uid)
+        if after is not None:
+            self.jobs[after.pool][after.uid] = after
+        self._tell(before, after)
+
+    def set_pod(self, before: PodView | None, after: PodView | None) -> None:
+        if before is not None:
+            self._forget(self.pods, before.pool, before.uid)
+        if after is not None:
+            self.pods[after.pool][after.uid] = after
+            self.pool_of_pod[after.uid] = after.pool
+        elif before is not None:
+            self.pool_of_pod.pop(before.uid, None)
+            self._remember_vanished(before.uid)
+        self._tell(before, after)
+
+    def _remember_vanished(self, uid: str) -> None:
+        now = monotonic()
+        self.vanished[uid] = now
+        oldest = now - _REMEMBER_VANISHED_SECONDS
+        for other in [other for other, at in self.vanished.items() if at < oldest]:
+            del self.vanished[other]
+
+    def _tell(self, before: JobView | PodView | None, after: JobView | PodView | None) -> None:
+        known = after or before
+        if known is not None:
+            self.on_child(known.pool)
+
+    @staticmethod
+    def _forget(views: defaultdict[PoolKey, dict[str, Any]], key: PoolKey, uid: str) -> None:
+        views[key].pop(uid, None)
+        if not views[key]:
+            del views[key]
