@@ -6,10 +6,10 @@ UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench soak images images-test clean
+.PHONY: help demo test check static fmt lock bench soak images images-test cluster-build cluster-up cluster-down clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## Run a worker against a private Redis and watch it empty a queue (20 s)
 	@$(BIN)/python -m examples.demo
@@ -19,6 +19,7 @@ check: static ## Format, lint, types, import contracts and the fast tests
 
 # The check is not called from here: it would run the fast tests a second time.
 test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
+	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage combine -q
@@ -57,6 +58,16 @@ images: ## Build the images rrq-worker and rrq-operator (needs a running Docker 
 
 images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
 	$(BIN)/pytest -q -rs -m docker tests/images
+
+CLUSTER := $(BIN)/python tests/support
+cluster-build: $(VENV)/.ready ## Build the Kubernetes that tests start (once, 10 min; needs Go, and root for etcd)
+	@$(CLUSTER)/kubernetes_build.py
+
+cluster-up: $(VENV)/.ready ## Start a Kubernetes control plane that stays, without a node
+	@$(CLUSTER)/standing_control_plane.py up
+
+cluster-down: $(VENV)/.ready ## End what cluster-up started
+	@$(CLUSTER)/standing_control_plane.py down
 
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
 # The images take their versions from dev.lock, so that they run what the tests ran.

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from docker_engine import BASE_VARIABLE
+from kubernetes_build import CACHE_VARIABLE, KUBECONFIG_VARIABLE
 from rrq.client import RRQClient
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # Its presence says that the rest of the database is ours to throw away.
 MAY_FLUSH_KEY = "rrq-tests:may-flush"
+# No settings of rrq: tests/images and tests/operator/integration read them.
+KEPT_VARIABLES = (BASE_VARIABLE, CACHE_VARIABLE, KUBECONFIG_VARIABLE)
+TIERS = ("fast", "slow", "cluster", "docker")
 
 _given_dsn = pytest.StashKey[str | None]()
 _servers_used: set[str] = set()
@@ -35,8 +39,7 @@ _tests_run: Counter[str] = Counter()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
-    # The base of the images is no setting, and tests/images reads it.
-    for name in [name for name in os.environ if name.startswith("RRQ_") and name != BASE_VARIABLE]:
+    for name in [name for name in os.environ if name.startswith("RRQ_") and name not in KEPT_VARIABLES]:
         del os.environ[name]
 
 
@@ -51,14 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":
-        _tests_run[next((tier for tier in ("docker", "slow") if tier in report.keywords), "fast")] += 1
+        _tests_run[next((tier for tier in reversed(TIERS) if tier in report.keywords), "fast")] += 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what really ran, so that a green line cannot hide a tier that was left out."""
-    ran = ", ".join(
-        f"{tier} ({_tests_run[tier]} tests)" for tier in ("fast", "slow", "docker") if _tests_run[tier]
-    )
+    ran = ", ".join(f"{tier} ({_tests_run[tier]} tests)" for tier in TIERS if _tests_run[tier])
     servers = ", ".join(sorted(_servers_used)) or "none needed"
     terminalreporter.write_line(f"tiers run: {ran or 'none'}; Redis: {servers}")
 
