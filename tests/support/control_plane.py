@@ -101,7 +101,6 @@ class ControlPlane(Cluster):
         self.logs = folder / "logs"
         self.started_in_seconds = 0.0
         self._outlives_us = outlives_us
-        self._programs = programs
         self._port_holder = hold_free_port()
         self.port = int(self._port_holder.getsockname()[1])
         self._authority = trustme.CA()
