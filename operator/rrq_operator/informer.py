@@ -43,13 +43,10 @@ class Informer(Generic[View]):
         self._on_change = on_change
         self._views: dict[str, View] = {}
         self._listed_at: float | None = None
+        #: Set when all objects have been seen at least once.
+        self.synced = asyncio.Event()
         #: When the API server was last heard of, by the monotonic clock.
         self.heard_at = monotonic()
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether all objects have been seen at least once."""
-        return self._listed_at is not None
 
     async def run(self) -> None:
         """Follow the objects until cancelled."""
@@ -79,6 +76,7 @@ class Informer(Generic[View]):
         for uid, item in listed.items():
             self._set(uid, item)
         self._listed_at = self.heard_at = monotonic()
+        self.synced.set()
         return version
 
     async def _watch(self, version: str) -> str:

@@ -8,7 +8,7 @@ wrong becomes one of four errors, so that callers need to know neither HTTP nor 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
 import aiohttp
@@ -60,9 +60,11 @@ class Kube:
     def __init__(self, configuration: client.Configuration) -> None:
         # Whether and when to ask again is for the caller to know.
         configuration.retries = None
-        self._client = client.ApiClient(configuration)
+        self.client = client.ApiClient(configuration)
         #: Calls made so far, for metrics and benchmarks.
         self.calls = 0
+        #: Asked right before every write: a leader that was deposed while it waited must not write any more.
+        self.may_write: Callable[[], bool] = lambda: True
 
     @classmethod
     async def connect(cls) -> Self:
@@ -83,7 +85,7 @@ class Kube:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()  # type: ignore[no-untyped-call]  # the client has no types here
+        await self.client.close()  # type: ignore[no-untyped-call]  # the client has no types here
 
     # Reading
 
@@ -207,8 +209,10 @@ class Kube:
         content_type: str = "application/json",
         timeout: Any = CALL_TIMEOUT_SECONDS,
     ) -> aiohttp.ClientResponse:
+        if method != "GET" and not self.may_write():
+            raise KubeUnavailable(f"{method} {path} was not sent: this operator does not lead.", "NotLeader")
         self.calls += 1
-        request = await self._client.param_serialize(
+        request = await self.client.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
@@ -217,7 +221,7 @@ class Kube:
             auth_settings=["BearerToken"],
         )
         try:
-            answer = await self._client.call_api(*request[:4], _request_timeout=timeout)
+            answer = await self.client.call_api(*request[:4], _request_timeout=timeout)
         except (aiohttp.ClientError, OSError) as error:
             raise KubeUnavailable(f"The API server cannot be reached: {error!r}.", "Unreachable") from error
         response: aiohttp.ClientResponse = answer.response

@@ -20,8 +20,16 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rrq.exc import RedisUnavailable, SettingsError
@@ -39,6 +47,11 @@ LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
 def is_script_failure(error: BaseException) -> bool:
     """Tell whether a script stopped half-way: sending the same again would end the same way."""
     return isinstance(error, ResponseError) and "@user_script" in str(error)
+
+
+def is_refused_login(error: BaseException) -> bool:
+    """Tell whether user or password were refused, or may not do what was asked: other credentials may."""
+    return isinstance(error, AuthenticationError | NoPermissionError) or str(error).startswith("NOAUTH")
 
 
 _NO_RETRY = Retry(NoBackoff(), 0)

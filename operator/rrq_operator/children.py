@@ -1,0 +1,142 @@
+"""Keeps the Deployment and the disruption budget of a pool as the spec wants them.
+
+An object is written when the manifest has changed, when somebody else has changed the object, and once after a
+start. What carries the right name but is not ours is left alone.
+"""
+
+from dataclasses import dataclass
+from time import monotonic
+
+from rrq_operator.kube import (
+    Kube,
+    KubeConflict,
+    KubeError,
+    KubeMissing,
+    KubeUnavailable,
+    budgets_path,
+    deployments_path,
+)
+from rrq_operator.manifests import (
+    DIGEST_ANNOTATION,
+    Manifest,
+    build_deployment,
+    build_disruption_budget,
+)
+from rrq_operator.shell import Shell
+from rrq_operator.spec import Pool
+from rrq_operator.status import Fault
+from rrq_operator.views import BudgetView, DeploymentView, digest_spec, owner_uid_of
+
+_FIRST_RETRY_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 30.0
+
+
+@dataclass
+class _Child:
+    """One object: what it should be and what it was made to be."""
+
+    manifest: Manifest
+    live_digest: str | None = None
+
+    @property
+    def digest(self) -> str:
+        return str(self.manifest["metadata"]["annotations"][DIGEST_ANNOTATION])
+
+    def differs_from(self, view: DeploymentView | BudgetView | None) -> bool:
+        if view is None or self.live_digest is None:
+            return True
+        return view.digest != self.digest or view.live_digest != self.live_digest
+
+
+class Children:
+    """The objects of one pool with replicas."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._made_of: tuple[int, str, str] | None = None
+        self._deployment: _Child | None = None
+        self._budget: _Child | None = None
+        self._retry_at = 0.0
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._applied_at = 0.0
+        #: Why the objects are not as they should be.
+        self.fault: Fault | None = None
+
+    def prepare(self, pool: Pool, secret_version: str | None) -> bool:
+        """Build the manifests anew if they may have changed; returns whether something has to be written."""
+        if secret_version is None and self._made_of is None:
+            return False  # nobody knows yet which Redis the workers shall use
+        version = self._made_of[2] if secret_version is None and self._made_of is not None else secret_version
+        made_of = (pool.generation, pool.uid, version or "")
+        if self._made_of != made_of:
+            self._made_of = made_of
+            self._deployment = _Child(build_deployment(pool, version or ""))
+            self._budget = _Child(build_disruption_budget(pool))
+            self._retry_at = 0.0
+        if monotonic() < self._retry_at:
+            return False
+        world = self._shell.world
+        return (
+            self._deployment is not None and self._deployment.differs_from(world.deployments.get(pool.key))
+        ) or (self._budget is not None and self._budget.differs_from(world.budgets.get(pool.key)))
+
+    async def apply(self, pool: Pool, replicas: int) -> bool:
+        """Write what differs; a new Deployment starts with ``replicas``. Returns whether all is in place."""
+        if self._deployment is None or self._budget is None:
+            return False
+        try:
+            await self._apply_deployment(pool, self._deployment, replicas)
+            await self._apply_budget(pool, self._budget)
+        except KubeError as error:
+            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._retry_at = monotonic() + self._retry_seconds
+            self._retry_seconds = min(_LONGEST_RETRY_SECONDS, self._retry_seconds * 2)
+            self.fault = describe_fault(error)
+            return False
+        # The watch needs a moment to show what was written; until then it would look like a difference.
+        self._retry_at = monotonic() + _FIRST_RETRY_SECONDS
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self.fault = None
+        return True
+
+    async def _apply_deployment(self, pool: Pool, child: _Child, replicas: int) -> None:
+        kube, path = self._shell.kube, f"{deployments_path(pool.namespace)}/{pool.name}"
+        is_new = pool.key not in self._shell.world.deployments and not await _is_ours(kube, path, pool)
+        manifest = child.manifest
+        if is_new:
+            # Left out, replicas would be 1 for a moment: a pod for nothing.
+            manifest = manifest | {"spec": manifest["spec"] | {"replicas": 0}}
+        raw = await kube.apply(path, manifest)
+        if is_new:
+            await kube.apply_scale(path, pool.name, pool.namespace, replicas)
+        child.live_digest = digest_spec(raw["spec"])
+
+    async def _apply_budget(self, pool: Pool, child: _Child) -> None:
+        kube, path = self._shell.kube, f"{budgets_path(pool.namespace)}/{pool.name}"
+        if pool.key not in self._shell.world.budgets:
+            await _is_ours(kube, path, pool)
+        raw = await kube.apply(path, child.manifest)
+        child.live_digest = digest_spec(raw["spec"])
+
+
+async def _is_ours(kube: Kube, path: str, pool: Pool) -> bool:
+    """Tell whether the object is there and belongs to the pool; raises KubeConflict when it is another's."""
+    try:
+        raw = await kube.read(path)
+    except KubeMissing:
+        return False
+    if owner_uid_of(raw) != pool.uid:
+        raise KubeConflict(
+            f"There is a {raw.get('kind', 'object')} {pool.namespace}/{pool.name} already that does not belong to "
+            "this pool; it is left alone. Rename the pool, or delete or rename that object.",
+            "NameTaken",
+        )
+    return True
+
+
+def describe_fault(error: KubeError) -> Fault:
+    """Return a refusal of the API server as it goes into a condition."""
+    if isinstance(error, KubeUnavailable):
+        return Fault("APIUnavailable", f"the Kubernetes API did not answer, it is tried again: {error}")
+    reason = error.reason if error.reason.isalnum() and not error.reason.isdigit() else "Refused"
+    return Fault(reason, str(error))

@@ -1,0 +1,56 @@
+"""Which workers are dead for certain, and which perhaps, by what the cluster says about their pods. Pure.
+
+Proof gives the jobs of a worker back at once; a hint only shortens its lease to one renewal, which a living
+worker makes without noticing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from rrq.messages import DeathCertificate, WorkerObservation
+from rrq_operator.views import PodView
+
+#: A container may start anew within a second of its end, and clocks of nodes and Redis differ. Only workers that
+#: registered this long before the end of a container are taken for those that ended with it.
+_CLOCK_ALLOWANCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Deaths:
+    certificates: tuple[DeathCertificate, ...] = ()
+    hints: tuple[str, ...] = ()
+    """Worker ids."""
+
+
+def find_deaths(
+    workers: Iterable[WorkerObservation], pods: Mapping[str, PodView], vanished: Collection[str]
+) -> Deaths:
+    """Return what is to be told to Redis. ``pods`` by uid, ``vanished`` the uids of pods that are gone."""
+    certificates, hints = [], []
+    for worker in workers:
+        pod = pods.get(worker.pod_uid)
+        if pod is None:
+            # Force-deleted or lost with its node: the object is gone, the process perhaps not.
+            if worker.pod_uid in vanished:
+                hints.append(worker.worker_id)
+        elif _is_proven_dead(worker, pod):
+            certificates.append(DeathCertificate(worker.identity, _find_cause(pod)))
+        elif pod.is_cut_off:
+            hints.append(worker.worker_id)
+    return Deaths(tuple(certificates), tuple(hints))
+
+
+def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
+    if pod.has_ended:
+        return True
+    if pod.ending is None or worker.registered_ms is None:
+        return False
+    return worker.registered_ms / 1000 + _CLOCK_ALLOWANCE_SECONDS < pod.ending.finished_at
+
+
+def _find_cause(pod: PodView) -> dict[str, object] | None:
+    """Return what to blame the jobs in hand for; None where the cluster ended the pod, not they."""
+    end = pod.ending
+    if end is None or end.exit_code == 0 or pod.was_disrupted:
+        return None
+    return {"exit_code": end.exit_code, "reason": end.reason or "Error"}

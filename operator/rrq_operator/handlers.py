@@ -1,0 +1,91 @@
+"""kopf's part: it watches the pools and tells us of each change. Nothing is decided or written from here.
+
+kopf has a thread and an event loop of its own. It takes every task of its loop for one of its own when it stops,
+and a handler that blocks would stop our loops; apart, neither can happen. Only ``on.event`` is used: the other
+kinds of handlers put a finalizer on the pool, and deleting it would hang while no operator runs.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from rrq_operator.spec import GROUP, PLURAL, VERSION
+
+logger = logging.getLogger(__name__)
+
+#: Short, because kopf waits through one of these after the API server is back, and starts over at the end.
+_BACKOFFS_SECONDS = (0.2, 0.5, 1.0, 2.0, 2.0)
+_RESTART_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+
+#: Called with the kind of change (None for what was there already) and the whole object.
+OnPool = Callable[[str | None, dict[str, Any]], None]
+
+
+def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.networking.error_backoffs = _BACKOFFS_SECONDS
+        settings.networking.request_timeout = 10.0
+        settings.posting.enabled = False
+        # Whether the resource exists is asked before we start; watching for new ones needs rights on all of them.
+        settings.scanning.disabled = True
+        settings.watching.server_timeout = 240
+        settings.watching.client_timeout = 270
+        settings.watching.reconnect_backoff = 0.2
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    def pool_changed(event: Any, **_: Any) -> None:
+        on_pool(event["type"], dict(event["object"]))
+
+    return registry
+
+
+class PoolWatch:
+    """Runs kopf in a thread and hands its events to the loop that started it."""
+
+    def __init__(self, on_pool: OnPool, namespace: str | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_pool = on_pool
+        self._namespace = namespace
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rrq-kopf", daemon=True)
+
+    def start(self) -> None:
+        # One line per event at INFO would drown what matters.
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
+
+    def _hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
+        self._loop.call_soon_threadsafe(self._on_pool, kind, body)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                asyncio.run(self._watch())
+            except Exception:
+                # When the API server is away for longer than the backoffs; the lists go on meanwhile.
+                logger.warning("kopf ended and is started again", exc_info=True)
+            self._stop.wait(_RESTART_SECONDS)
+
+    async def _watch(self) -> None:
+        await kopf.operator(
+            registry=build_registry(self._hand_over),
+            standalone=True,
+            stop_flag=self._stop,
+            **({"clusterwide": True} if self._namespace is None else {"namespaces": [self._namespace]}),
+        )

@@ -1,0 +1,94 @@
+"""What the operator measures of itself and of its pools, for Prometheus.
+
+A figure that is not known is not exported: a gauge that fell to zero would look like an empty queue.
+"""
+
+import contextlib
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from rrq.version import __version__
+from rrq_operator.views import PoolKey
+
+_POOL = ("namespace", "pool")
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """One registry, so that two operators in one test process do not share figures."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._gauges = {
+            "due": self._gauge("due_jobs", "Jobs that could run now."),
+            "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
+            "oldest": self._gauge("oldest_due_age_seconds", "How long the oldest due job has been due."),
+            "busy": self._gauge("busy_jobs", "Jobs that run in the pods of the pool."),
+            "desired": self._gauge("desired_replicas", "Replicas that the pool should have."),
+            "ready": self._gauge("ready_replicas", "Replicas that are ready."),
+        }
+        self.decisions = Counter(
+            "rrq_operator_decisions_total",
+            "Sizes that were asked for, by reason.",
+            (*_POOL, "reason"),
+            registry=self.registry,
+        )
+        self.reaction_seconds = Histogram(
+            "rrq_operator_reaction_seconds",
+            "From the news that a queue has changed to the acknowledged request for replicas.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.tick_seconds = Histogram(
+            "rrq_operator_tick_seconds",
+            "One round for all pools of a Redis.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.redis_errors = Counter(
+            "rrq_operator_redis_errors_total",
+            "Rounds in which a Redis could not be read, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.api_errors = Counter(
+            "rrq_operator_api_errors_total",
+            "Writes that the Kubernetes API did not do, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.returned_jobs = Counter(
+            "rrq_operator_returned_jobs_total",
+            "Jobs given back because their container was reported dead.",
+            registry=self.registry,
+        )
+        self.is_leader = Gauge("rrq_operator_is_leader", "1 while this replica acts.", registry=self.registry)
+        self.pools = Gauge("rrq_operator_pools", "Pools that are looked after.", registry=self.registry)
+        Gauge("rrq_operator_build_info", "Always 1.", ("version",), registry=self.registry).labels(
+            __version__
+        ).set(1)
+
+    def set_pool(self, key: PoolKey, figures: dict[str, float | None]) -> None:
+        """Export the figures of a pool; those that are None are taken away."""
+        for name, gauge in self._gauges.items():
+            value = figures.get(name)
+            if value is None:
+                self._drop(gauge, key)
+            else:
+                gauge.labels(*key).set(value)
+
+    def drop_pool(self, key: PoolKey) -> None:
+        for gauge in self._gauges.values():
+            self._drop(gauge, key)
+
+    def expose(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _gauge(self, name: str, words: str) -> Gauge:
+        return Gauge(f"rrq_operator_{name}", words, _POOL, registry=self.registry)
+
+    @staticmethod
+    def _drop(gauge: Gauge, key: PoolKey) -> None:
+        # Absent where it was not known before either.
+        with contextlib.suppress(KeyError):
+            gauge.remove(*key)

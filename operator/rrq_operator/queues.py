@@ -1,0 +1,153 @@
+"""One Redis, as the operator uses it: observe, be woken, flag pods, report deaths, fire cron entries.
+
+Every trouble becomes a QueueTrouble with words for a condition; nothing here decides anything.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from rrq import RRQClient, RRQSettings
+from rrq.connection import REDIS_ERRORS, is_refused_login
+from rrq.cron import CronJob
+from rrq.cron_table import CronTable
+from rrq.exc import RRQError
+from rrq.masking import mask_secrets, mask_url
+from rrq.messages import Observation
+from rrq.scheduler import CronTracker
+from rrq_operator.deaths import Deaths
+from rrq_operator.redis_sources import RedisIdentity
+
+logger = logging.getLogger(__name__)
+
+#: Longer than a healthy Redis ever takes; a tick must not hang on a dead one.
+_TIMEOUT_SECONDS = 2.0
+#: A flag outlives the operator by this long, so that a pool is not left half drained.
+DRAIN_SECONDS = 30.0
+#: Long enough for another replica to take over without a missed tick.
+_CRON_LOOKBACK = timedelta(seconds=30)
+_LONGEST_RETRY_SECONDS = 2.0
+
+
+class QueueTrouble(Exception):
+    """Redis could not be asked. The message has no password in it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class RedisQueues:
+    """The queues, workers and cron entries of one Redis identity."""
+
+    def __init__(self, identity: RedisIdentity) -> None:
+        self.identity = identity
+        self._client = RRQClient(
+            RRQSettings(
+                redis_dsn=identity.url,
+                key_prefix=identity.key_prefix,
+                redis_socket_timeout_seconds=_TIMEOUT_SECONDS,
+                redis_connect_timeout_seconds=_TIMEOUT_SECONDS,
+            )
+        )
+        self._store = self._client.job_store
+        self._cron = CronTracker(self._client, _CRON_LOOKBACK)
+        #: Calls made so far, for metrics and benchmarks.
+        self.calls = 0
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+    def short_name(self, queue: str) -> str:
+        """Return the name of a queue however it was written, so that two spellings are one queue."""
+        return self._store.keys.queue_name(queue)
+
+    async def observe(self, horizons_seconds: Mapping[str, float]) -> Observation:
+        """Look at the queues (by short name, each with its horizon) and at all living workers."""
+        self.calls += 1
+        try:
+            return await self._store.observe(list(horizons_seconds), horizons_seconds)
+        except REDIS_ERRORS as error:
+            raise self._trouble(error) from error
+
+    async def listen(self, on_change: Callable[[str], None]) -> None:
+        """Call ``on_change`` with the short name of each queue that changes, until cancelled."""
+        retry_seconds = 0.1
+        while True:
+            try:
+                async with self._store.listen() as hear:
+                    retry_seconds = 0.1
+                    while True:
+                        name = await hear(5.0)
+                        if name is not None:
+                            on_change(name)
+            except REDIS_ERRORS as error:
+                logger.debug("not listening to Redis", extra={"error": mask_secrets(str(error))})
+            await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
+            retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
+
+    async def drain(self, pod_uids: Sequence[str]) -> None:
+        """Keep these pods from claiming jobs for a while."""
+        await self._each(self._store.set_drain(uid, DRAIN_SECONDS) for uid in pod_uids)
+
+    async def release(self, pod_uids: Sequence[str]) -> None:
+        """Let these pods claim jobs again."""
+        await self._each(self._store.clear_drain(uid) for uid in pod_uids)
+
+    async def report(self, deaths: Deaths) -> int:
+        """Give back the jobs of the dead, shorten the leases of the doubtful; returns how many jobs came back."""
+        returned = 0
+        try:
+            for certificate in deaths.certificates:
+                has_more = True
+                while has_more:
+                    self.calls += 1
+                    reaped = await self._store.reap_workers(certificate)
+                    returned += reaped.returned + reaped.buried
+                    has_more = reaped.has_more
+            if deaths.hints:
+                self.calls += 1
+                await self._store.shorten_leases(deaths.hints)
+        except REDIS_ERRORS as error:
+            raise self._trouble(error) from error
+        return returned
+
+    async def read_cron_tables(self) -> tuple[CronTable, ...]:
+        self.calls += 1
+        try:
+            return await self._store.read_cron_tables()
+        except REDIS_ERRORS as error:
+            raise self._trouble(error) from error
+
+    def track_cron(self, unattended: Iterable[CronJob], attended: Iterable[CronJob]) -> None:
+        """Set the cron entries to look after."""
+        self._cron.track(unattended, attended)
+
+    async def fire_cron(self, now_ms: int) -> list[CronJob]:
+        """Enqueue the cron entries that are due; returns those that were not fired elsewhere."""
+        try:
+            return await self._cron.fire_due(datetime.fromtimestamp(now_ms / 1000, UTC))
+        except (*REDIS_ERRORS, RRQError) as error:
+            raise self._trouble(error) from error
+
+    async def _each(self, calls: Iterable[Awaitable[None]]) -> None:
+        pending = list(calls)
+        self.calls += len(pending)
+        # All at once on one connection; the first trouble is everybody's.
+        for answer in await asyncio.gather(*pending, return_exceptions=True):
+            if isinstance(answer, REDIS_ERRORS):
+                raise self._trouble(answer) from answer
+            if answer is not None:
+                raise answer
+
+    def _trouble(self, error: BaseException) -> QueueTrouble:
+        where = mask_url(self.identity.url)
+        said = mask_secrets(str(error)) or type(error).__name__
+        if is_refused_login(error):
+            return QueueTrouble(
+                "AuthenticationFailed",
+                f"Redis {where} refused the credentials: {said}. Correct the URL in the Secret or the ACL of its user.",
+            )
+        return QueueTrouble("Unreachable", f"Redis {where} cannot be read: {said}")

@@ -1,0 +1,198 @@
+"""A pool with replicas: its Deployment, and how many pods it asks for."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from time import monotonic, time
+
+from rrq_operator.children import Children
+from rrq_operator.kube import KubeError, deployments_path, pods_path
+from rrq_operator.manifests import COST_ANNOTATION, build_selector
+from rrq_operator.queues import DRAIN_SECONDS, QueueTrouble
+from rrq_operator.reporting import Reporter
+from rrq_operator.shell import Round, Shell
+from rrq_operator.sizing import PodState, PoolScene, SizingMemory, SizingStep, decide_size
+from rrq_operator.spec import Pool
+from rrq_operator.status import Fault, Picture, build_deployment_status
+from rrq_operator.views import DeploymentView, PodView, PoolKey, parse_pod
+
+logger = logging.getLogger(__name__)
+
+#: How long the watch may take to show a size that was asked for. After that, somebody else has changed it.
+_WATCH_LAG_SECONDS = 3.0
+_FOREIGN_SCALER_SECONDS = 60.0
+#: Three renewals fit into the life of a flag.
+_RENEW_DRAIN_SECONDS = DRAIN_SECONDS / 3
+
+
+class ReplicaPool:
+    """Decides each round without waiting; acts when there is something to do."""
+
+    def __init__(self, key: PoolKey, shell: Shell) -> None:
+        self._key = key
+        self._shell = shell
+        self._children = Children(shell)
+        self._reporter = Reporter(key, shell)
+        self._memory = SizingMemory()
+        self._flagged_at: dict[str, float] = {}
+        self._asked: tuple[int, float] | None = None
+        self._foreign: tuple[str, float] | None = None
+        self._step: SizingStep | None = None
+        self._decided_on: frozenset[tuple[str, bool]] = frozenset()
+        self._needs_children = False
+        self._scale_retry_at = 0.0
+        #: Whether the next round should come soon: flags were set and may be confirmed.
+        self.wants_another_look = False
+
+    @property
+    def horizon_seconds(self) -> float:
+        return self._memory.horizon_seconds
+
+    def decide(self, this_round: Round, pool: Pool) -> bool:
+        """Take one decision; returns whether there is anything to do about it."""
+        deployment = self._shell.world.deployments.get(self._key)
+        pods = [pod for pod in self._shell.world.pods.get(self._key, {}).values() if pod.owner_kind != "Job"]
+        requested = self._find_requested(deployment)
+        scene = PoolScene(
+            seen=this_round.seen,
+            pods=[_pod_state(pod) for pod in pods if not (pod.is_terminating or pod.has_ended)],
+            requested=requested,
+            is_rolling_out=deployment is not None and deployment.is_rolling_out,
+        )
+        self._decided_on = _tell_apart(pods)
+        memory = replace(self._memory, flagged=frozenset(self._flagged_at))
+        self._step, self._memory = decide_size(
+            pool.spec, this_round.queue_names, scene, memory, now_seconds=monotonic()
+        )
+        picture = Picture(
+            pool=pool,
+            queues=None if this_round.seen is None else this_round.seen.queues,
+            queue_fault=this_round.queue_fault or _find_unreadable(this_round),
+            child_fault=self._children.fault,
+            scale_fault=self._find_scale_fault(),
+            pods=pods,
+            now=time(),
+        )
+        status, conditions = build_deployment_status(
+            picture, self._step, deployment, self._memory.startup_seconds
+        )
+        self._needs_children = self._children.prepare(pool, this_round.secret_version)
+        has_news = self._reporter.note(this_round, status, conditions)
+        return (
+            self._needs_children
+            or has_news
+            or bool(self._step.plan.drain or self._step.plan.release or self._step.plan.costs)
+            or self._wants_scaling(deployment, requested)
+        )
+
+    async def act(self, this_round: Round, pool: Pool) -> None:
+        """Do what was decided: objects first, then flags and costs, then the size, then tell of it."""
+        step = self._step
+        assert step is not None, "decide comes first"
+        self.wants_another_look = False
+        is_new = self._key not in self._shell.world.deployments
+        if self._needs_children and await self._children.apply(pool, step.replicas) and is_new:
+            self._asked = (step.replicas, monotonic())
+        deployment = self._shell.world.deployments.get(self._key)
+        if deployment is not None:
+            try:
+                await self._move_pods(this_round, pool, step)
+                requested = self._find_requested(deployment)
+                if step.replicas != requested and monotonic() >= self._scale_retry_at:
+                    await self._scale(this_round, pool, requested, step)
+            except QueueTrouble as trouble:
+                self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            except KubeError as error:
+                self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+                self._scale_retry_at = monotonic() + 1.0
+                await self._reporter.tell("ScalingFailed", str(error), is_warning=True)
+        await self._reporter.warn_of_unseen_queues(this_round)
+        await self._reporter.write()
+
+    def _wants_scaling(self, deployment: DeploymentView | None, requested: int) -> bool:
+        return deployment is not None and self._step is not None and self._step.replicas != requested
+
+    async def _move_pods(self, this_round: Round, pool: Pool, step: SizingStep) -> None:
+        plan, now = step.plan, monotonic()
+        if this_round.queues is None:
+            return
+        if plan.release:
+            await this_round.queues.release(plan.release)
+            for uid in plan.release:
+                self._flagged_at.pop(uid, None)
+        renew = [uid for uid in plan.drain if now - self._flagged_at.get(uid, -1e9) > _RENEW_DRAIN_SECONDS]
+        if renew:
+            await this_round.queues.drain(renew)
+            # What we flagged now counts from the next round on, which sees what came before the flag.
+            self.wants_another_look = True
+            self._flagged_at |= dict.fromkeys(renew, monotonic())
+        self._flagged_at = {
+            uid: at for uid, at in self._flagged_at.items() if monotonic() - at < DRAIN_SECONDS
+        }
+        for name, cost in plan.costs.items():
+            change = {"metadata": {"annotations": {COST_ANNOTATION: str(cost)}}}
+            await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
+
+    async def _scale(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
+        if step.replicas < requested and not await self._are_pods_as_decided(pool):
+            return  # the watch is behind; the next round knows better
+        path = f"{deployments_path(pool.namespace)}/{pool.name}"
+        await self._shell.kube.apply_scale(path, pool.name, pool.namespace, step.replicas)
+        self._asked = (step.replicas, monotonic())
+        metrics = self._shell.metrics
+        metrics.decisions.labels(*self._key, step.decision.reason.value).inc()
+        if this_round.heard_at is not None and step.replicas > requested:
+            metrics.reaction_seconds.observe(monotonic() - this_round.heard_at)
+        await self._reporter.tell("Scaled", f"{requested} → {step.replicas} replicas: {step.decision.words}")
+
+    async def _are_pods_as_decided(self, pool: Pool) -> bool:
+        """Ask for the pods themselves: a pod that the watch has not shown yet may be in the middle of a job."""
+        listed, _ = await self._shell.kube.list_all(pods_path(pool.namespace), selector=build_selector(pool))
+        return _tell_apart(map(parse_pod, listed)) == self._decided_on
+
+    def _find_requested(self, deployment: DeploymentView | None) -> int:
+        """Return the size that is asked for now: what we wrote last, until the watch has caught up with it."""
+        if deployment is None:
+            return 0 if self._asked is None else self._asked[0]
+        if self._asked is None or self._asked[0] == deployment.requested:
+            self._asked = (deployment.requested, monotonic())
+            return deployment.requested
+        replicas, at = self._asked
+        if monotonic() - at < _WATCH_LAG_SECONDS:
+            return replicas
+        self._foreign = (deployment.scaled_by, monotonic())
+        self._asked = (deployment.requested, monotonic())
+        return deployment.requested
+
+    def _find_scale_fault(self) -> Fault | None:
+        if self._foreign is None or monotonic() - self._foreign[1] > _FOREIGN_SCALER_SECONDS:
+            self._foreign = None
+            return None
+        return Fault(
+            "ForeignScaler",
+            f"the replicas of Deployment {self._key[1]} were changed by {self._foreign[0] or 'somebody else'}; only "
+            "the operator should. Remove the HorizontalPodAutoscaler, or use kubectl scale on the pool.",
+        )
+
+
+def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool]]:
+    """Return the pods that count, by what Kubernetes chooses the first victims by."""
+    return frozenset(
+        (pod.uid, pod.ready_at is not None) for pod in pods if not (pod.is_terminating or pod.has_ended)
+    )
+
+
+def _pod_state(pod: PodView) -> PodState:
+    return PodState(pod.uid, pod.name, pod.created_at, pod.ready_at, pod.deletion_cost)
+
+
+def _find_unreadable(this_round: Round) -> Fault | None:
+    if this_round.seen is None:
+        return None
+    unread = [name for name in this_round.queue_names if name not in this_round.seen.queues]
+    if not unread:
+        return None
+    return Fault(
+        "WrongType",
+        f"the Redis key of queue {', '.join(unread)} holds something else than a queue; delete it or use another name",
+    )

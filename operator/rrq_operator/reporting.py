@@ -1,0 +1,172 @@
+"""Writes what a pool says of itself: status, events and metrics, each only when it has changed.
+
+Conditions and sizes are written at once. Figures of a busy queue change all the time and are written every few
+seconds; ``kubectl rrq top`` reads them from Redis itself.
+"""
+
+import logging
+from collections.abc import Sequence
+from time import monotonic, time
+
+from rrq_operator.kube import KubeError, KubeMissing, pools_path
+from rrq_operator.shell import Round, Shell
+from rrq_operator.spec import API_VERSION, KIND
+from rrq_operator.status import QUEUE_REACHABLE, READY, Condition, Status, date_conditions, parse_conditions
+from rrq_operator.views import PoolKey, format_time
+
+logger = logging.getLogger(__name__)
+
+_FIGURES_SECONDS = 3.0
+_RETRY_SECONDS = 2.0
+_WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
+#: What may wait for the next time that figures are written.
+_FIGURES = ("due", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds", "lastDecision")
+
+
+class Reporter:
+    """The outside of one pool."""
+
+    def __init__(self, key: PoolKey, shell: Shell) -> None:
+        self._key = key
+        self._shell = shell
+        self._written: Status | None = None
+        self._wanted: Status | None = None
+        self._conditions: tuple[Condition, ...] = ()
+        self._written_conditions: tuple[Condition, ...] = ()
+        self._told: tuple[Condition, ...] = ()
+        self._next_write_at = 0.0
+        self._uid = ""
+        self._generation = 0
+        self._decided_at = format_time(time())
+        self._empty_since: dict[str, float] = {}
+
+    def note(self, this_round: Round, status: Status, conditions: Sequence[Condition]) -> bool:
+        """Take in what is to be said; returns whether there is something to write now."""
+        record = this_round.record
+        self._uid, self._generation = record.uid, record.generation
+        self._conditions = tuple(conditions)
+        if self._written is None:
+            # After a restart: what the API server has is what was written last.
+            self._written = {name: value for name, value in record.status.items() if name != "conditions"}
+            self._decided_at = self._written.get("lastDecision", {}).get("time", self._decided_at)
+            self._told = self._written_conditions = parse_conditions(record.status)
+        before = (self._wanted or self._written).get("lastDecision", {})
+        decision = status.get("lastDecision")
+        if decision is not None:
+            if any(before.get(name) != decision.get(name) for name in ("reason", "replicas")):
+                self._decided_at = format_time(time())
+            status["lastDecision"] = decision | {"time": self._decided_at}
+        self._wanted = status
+        self._export(this_round, status)
+        if monotonic() < self._next_write_at and not self._is_urgent():
+            return False
+        return self._has_changed() or self._news() != []
+
+    async def write(self) -> None:
+        """Write status and events. Trouble is logged and tried again: the pool itself is not concerned."""
+        shell, (namespace, name) = self._shell, self._key
+        if self._has_changed():
+            record = shell.world.pools.get(self._key)
+            known = record.status.get("conditions") or () if record is not None else ()
+            dated = date_conditions(self._conditions, known, self._generation, time())
+            manifest = {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "metadata": {"name": name, "namespace": namespace, "uid": self._uid},
+                "status": (self._wanted or {}) | {"conditions": dated},
+            }
+            self._next_write_at = monotonic() + _FIGURES_SECONDS
+            try:
+                await shell.kube.apply(f"{pools_path(namespace)}/{name}/status", manifest)
+            except KubeMissing:
+                return  # deleted meanwhile
+            except KubeError as error:
+                shell.metrics.api_errors.labels(error.reason or "Other").inc()
+                logger.warning("status not written", extra={"resource": name, "error": str(error)})
+                self._next_write_at = monotonic() + _RETRY_SECONDS
+                return
+            self._written = dict(self._wanted or {})
+            self._written_conditions = self._conditions
+        for condition in self._news():
+            await self.tell(condition.reason, condition.message, is_warning=condition.is_bad)
+        self._told = self._conditions
+
+    async def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        await self._shell.events.tell(self._key, self._uid, reason, message, time(), is_warning=is_warning)
+
+    async def warn_of_unseen_queues(self, this_round: Round) -> None:
+        """Warn once of a queue that has been empty ever since: perhaps its name is mistyped."""
+        now = monotonic()
+        for name in this_round.queue_names:
+            queue = this_round.seen.queues.get(name) if this_round.seen is not None else None
+            if queue is None:
+                continue
+            if queue.due or queue.due_soon or queue.later:
+                self._empty_since[name] = float("inf")
+            since = self._empty_since.setdefault(name, now)
+            if now - since > _WARN_OF_UNSEEN_QUEUE_SECONDS:
+                self._empty_since[name] = float("inf")
+                await self.tell(
+                    "QueueNeverSeen",
+                    f"Queue {name!r} has held no job since the operator looks at it. If jobs are enqueued, check "
+                    "that producers use the same queue name, Redis database and key prefix.",
+                    is_warning=True,
+                )
+
+    def _has_changed(self) -> bool:
+        return self._written != self._wanted or self._written_conditions != self._conditions
+
+    def _is_urgent(self) -> bool:
+        """Whether more than figures has changed."""
+        if [(entry.type, entry.status, entry.reason) for entry in self._conditions] != [
+            (entry.type, entry.status, entry.reason) for entry in self._written_conditions
+        ]:
+            return True
+        written, wanted = self._written or {}, self._wanted or {}
+        return any(
+            written.get(name) != wanted.get(name) for name in {*written, *wanted} if name not in _FIGURES
+        )
+
+    def _news(self) -> list[Condition]:
+        """Return the conditions worth an event: turned bad, or good again after it was told that they are bad."""
+        told = {entry.type: entry for entry in self._told}
+        news = []
+        for condition in self._conditions:
+            before = told.get(condition.type)
+            if condition.is_bad and condition.reason not in _QUIET_REASONS:
+                if before is None or (before.is_bad, before.reason) != (True, condition.reason):
+                    news.append(condition)
+            elif (
+                condition.type in (READY, QUEUE_REACHABLE)
+                and condition.status
+                and before is not None
+                and before.is_bad
+                and before.reason not in _QUIET_REASONS
+            ):
+                news.append(condition)
+        return news
+
+    def _export(self, this_round: Round, status: Status) -> None:
+        seen = this_round.seen
+        ages = (
+            [queue.oldest_due_age_seconds or 0.0 for queue in seen.queues.values()]
+            if seen is not None
+            else []
+        )
+        self._shell.metrics.set_pool(
+            self._key,
+            {
+                "due": status.get("due"),
+                "scheduled": None
+                if "later" not in status
+                else status.get("dueSoon", 0) + status.get("later", 0),
+                "oldest": max(ages) if ages else None,
+                "busy": status.get("busy"),
+                "desired": status.get("desiredReplicas"),
+                "ready": status.get("readyReplicas"),
+            },
+        )
+
+
+#: Part of ordinary life: in the conditions, but no event.
+_QUIET_REASONS = ("Growing", "RollingOut", "Creating", "Paused", "QueueUnreadable")

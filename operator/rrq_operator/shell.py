@@ -1,0 +1,37 @@
+"""What every part of the operator that acts is handed: the cluster, what is known of it, and where to report."""
+
+from dataclasses import dataclass
+
+from rrq.messages import Observation
+from rrq_operator.events import Events
+from rrq_operator.kube import Kube
+from rrq_operator.metrics import Metrics
+from rrq_operator.queues import RedisQueues
+from rrq_operator.status import Fault
+from rrq_operator.world import PoolRecord, World
+
+
+@dataclass(frozen=True)
+class Shell:
+    kube: Kube
+    world: World
+    events: Events
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of one pool starts from."""
+
+    record: PoolRecord
+    queue_names: tuple[str, ...] = ()
+    """The short names of its queues."""
+    seen: Observation | None = None
+    """Its queues and the workers of its pods; None when Redis could not be read."""
+    queue_fault: Fault | None = None
+    queues: RedisQueues | None = None
+    """None while it is not known which Redis the pool uses."""
+    secret_version: str | None = None
+    """None while it is not known."""
+    heard_at: float | None = None
+    """When the news came that led to this round, by the monotonic clock."""
