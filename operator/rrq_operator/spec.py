@@ -5,17 +5,33 @@ API server refuses what is refused here, with the same words. Local mode has no 
 models alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import ceil, floor
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from rrq.cron import CronSchedule
-from rrq_operator.quantities import QUANTITY_PATTERN, parse_cpus
+from rrq_operator.field_types import (
+    DNS_LABEL,
+    EntryName,
+    Foreign,
+    Image,
+    PodTemplate,
+    Quantity,
+    QueueName,
+    RedisUrl,
+    Schedule,
+    SecretKey,
+    SecretName,
+    SettingsPath,
+    ShareOfPods,
+)
+from rrq_operator.quantities import parse_cpus
+from rrq_operator.rules import Part, Rule, matching
 
 GROUP = "rrq.dev"
 VERSION = "v1alpha1"
@@ -26,71 +42,32 @@ API_VERSION = f"{GROUP}/{VERSION}"
 #: Children are named after the pool, with at most 11 characters behind it, and a label holds 63.
 LONGEST_POOL_NAME = 52
 DEFAULT_CONCURRENCY = 10
-
-_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_REDIS_URL = r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$"
-_DOTTED_PATH = r"^[A-Za-z_][A-Za-z0-9_]*([.:][A-Za-z_][A-Za-z0-9_]*)+$"
-_CRON_FIELDS = r"^\s*\S+(\s+\S+){4}\s*$"
-
-#: Parts that Kubernetes itself checks when the child is applied; here only their kind is known.
-Foreign = dict[str, Any]
-
-QueueName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s*?\[\]]+$")]
-Quantity = Annotated[int | str, Field(json_schema_extra={"pattern": QUANTITY_PATTERN})]
-Schedule = Annotated[str, Field(min_length=9, max_length=200, pattern=_CRON_FIELDS)]
+#: The rule over amounts would exceed the budget of CEL with more than 15 of them.
+_MOST_RESOURCES = 12
 
 
 class SpecError(ValueError):
     """A pool whose spec cannot be used; the message is meant for the person who wrote it."""
 
 
-class Rule(NamedTuple):
-    """One rule over several fields, said twice: for the API server in CEL, for local mode in Python."""
-
-    cel: str
-    holds: Callable[[Any], bool]
-    message: str
-
-
-class _Part(BaseModel):
-    """One object of the manifest: camelCase there, snake_case here, nothing unknown, no guessing of types."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
-    RULES: ClassVar[tuple[Rule, ...]] = ()
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        for rule in self.RULES:
-            if not rule.holds(self):
-                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
-        return self
-
-
-class SecretKeyRef(_Part):
+class SecretKeyRef(Part):
     """One value of a Secret in the namespace of the pool."""
 
-    name: str = Field(min_length=1, max_length=253, pattern=_DNS_SUBDOMAIN, description="Name of the Secret.")
-    key: str = Field(
-        min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="Key inside the Secret."
-    )
+    name: SecretName = Field(description="Name of the Secret.")
+    key: SecretKey = Field(description="Key inside the Secret.")
 
 
-class UrlFrom(_Part):
+class UrlFrom(Part):
     """Where the URL is kept."""
 
     secret_key_ref: SecretKeyRef = Field(description="A key of a Secret whose value is the URL.")
 
 
-class RedisSource(_Part):
+class RedisSource(Part):
     """The Redis that holds the queues."""
 
-    url: str | None = Field(
+    url: RedisUrl | None = Field(
         default=None,
-        max_length=2048,
-        pattern=_REDIS_URL,
         description="URL of the server: redis://, rediss:// (TLS), redis+sentinel://, redis+cluster:// or unix://. "
         "No password here, anyone who may read the pool would read it: use urlFrom.",
     )
@@ -105,41 +82,30 @@ class RedisSource(_Part):
             lambda redis: (redis.url is None) != (redis.url_from is None),
             "name one Redis: either url or urlFrom, not both and not neither",
         ),
-        Rule(
-            "!has(self.url) || !self.url.matches('://[^/@]*:[^/@]+@')",
-            lambda redis: redis.url is None or not _has_password(redis.url),
-            "a URL with a password belongs into a Secret: put it there and name it in urlFrom.secretKeyRef",
-        ),
     )
 
 
-class Resources(_Part):
+class Resources(Part):
     """CPU and memory of the worker container, as in any pod."""
 
     limits: dict[str, Quantity] = Field(
         default_factory=dict,
-        max_length=20,
+        max_length=_MOST_RESOURCES,
         description="Upper bounds; one worker process is run per whole CPU of limits.cpu.",
     )
     requests: dict[str, Quantity] = Field(
-        default_factory=dict, max_length=20, description="What the scheduler sets aside."
+        default_factory=dict, max_length=_MOST_RESOURCES, description="What the scheduler sets aside."
     )
 
 
-class Worker(_Part):
+class Worker(Part):
     """The pods of the pool."""
 
-    image: str | None = Field(
+    image: Image | None = Field(
         default=None,
-        min_length=1,
-        max_length=500,
-        pattern=r"^\S+$",
         description="Image with the application and the worker; local mode runs what is installed instead.",
     )
-    settings: str = Field(
-        min_length=3,
-        max_length=253,
-        pattern=_DOTTED_PATH,
+    settings: SettingsPath = Field(
         description="Dotted path of the RRQSettings object of the application, such as shop.jobs.settings.",
     )
     concurrency: int = Field(
@@ -166,7 +132,7 @@ class Worker(_Part):
         description="How long a pod that is told to stop lets its running jobs end; what is unfinished then "
         "is handed back. The grace period of the pod follows.",
     )
-    pod_template: Foreign = Field(
+    pod_template: PodTemplate = Field(
         default_factory=dict,
         description="Anything else about the pods: metadata and spec, merged over what the operator writes. "
         "The worker's container is the one named worker.",
@@ -182,7 +148,7 @@ class Worker(_Part):
         return max(1, ceil(parse_cpus(self.resources.requests.get("cpu", 1))))
 
 
-class ScaleDown(_Part):
+class ScaleDown(Part):
     """How a pool becomes smaller. It never does through a running job."""
 
     window_seconds: int = Field(
@@ -196,7 +162,7 @@ class ScaleDown(_Part):
     )
 
 
-class Scaling(_Part):
+class Scaling(Part):
     """How large the pool may and should be."""
 
     min_replicas: int = Field(default=0, ge=0, le=1_000, description="Never fewer while there is work.")
@@ -242,7 +208,7 @@ class Scaling(_Part):
 JobStart = Literal["WhenDue", "OnSchedule", "Once"]
 
 
-class JobRuns(_Part):
+class JobRuns(Part):
     """When the Job of a burst pool runs and what is kept of it."""
 
     start: JobStart = Field(
@@ -280,10 +246,10 @@ class JobRuns(_Part):
     )
 
 
-class CronEntry(_Part):
+class CronEntry(Part):
     """A job that is enqueued at the times of its schedule, also while the pool has no pod."""
 
-    name: str = Field(min_length=1, max_length=63, pattern=_DNS_LABEL, description="Name of the entry.")
+    name: EntryName = Field(description="Name of the entry; no other entry of the pool has it.")
     schedule: Schedule = Field(description="minute hour day month weekday, in UTC.")
     function: str = Field(min_length=1, max_length=500, description="Name of the handler in the registry.")
     args: list[Any] = Field(default_factory=list, max_length=100, description="Positional arguments.")
@@ -294,15 +260,15 @@ class CronEntry(_Part):
     )
 
 
-class Disruption(_Part):
+class Disruption(Part):
     """What a node drain may take at once (PodDisruptionBudget)."""
 
-    max_unavailable: Annotated[
-        int | str, Field(json_schema_extra={"pattern": r"^([1-9][0-9]?|100)%$", "minimum": 1})
-    ] = Field(default=1, description="Pods, or percent of them, that may be evicted at the same time.")
+    max_unavailable: ShareOfPods = Field(
+        default=1, description="Pods, or percent of them, that may be evicted at the same time."
+    )
 
 
-class PoolSpec(_Part):
+class PoolSpec(Part):
     """The desired state of a pool."""
 
     type: Literal["Deployment", "Job"] = Field(
@@ -387,6 +353,21 @@ class PoolSpec(_Part):
         return self.sizing.jobs_per_replica or self.worker.count_processes() * self.worker.concurrency
 
 
+#: Over metadata.name. The API server allows dots too, which a host name, and so a pod, should not have.
+NAME_RULES = (
+    matching(
+        DNS_LABEL,
+        "a pool is named by lower-case letters, digits and '-', with a letter or digit at both ends",
+        subject="self.metadata.name",
+    ),
+    Rule(
+        f"self.metadata.name.size() <= {LONGEST_POOL_NAME}",
+        lambda name: len(name) <= LONGEST_POOL_NAME,
+        f"the name of a pool has at most {LONGEST_POOL_NAME} characters: its pods and jobs are named after it",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Pool:
     """One RRQWorkerPool as it was last seen."""
@@ -404,17 +385,20 @@ class Pool:
 
 def parse_pool(body: Mapping[str, Any]) -> Pool:
     """Return the pool of a manifest or API object; raises SpecError with every fault that was found."""
-    metadata = body.get("metadata") or {}
+    metadata = body.get("metadata")
+    if not isinstance(metadata, Mapping):
+        metadata = {}
     name = str(metadata.get("name") or "")
     if body.get("apiVersion") != API_VERSION or body.get("kind") != KIND:
         raise SpecError(f"This is no {API_VERSION} {KIND} but {body.get('apiVersion')} {body.get('kind')}.")
-    if not 0 < len(name) <= LONGEST_POOL_NAME:
-        raise SpecError(f"metadata.name {name!r} must have 1 to {LONGEST_POOL_NAME} characters.")
+    if broken := [rule.message for rule in NAME_RULES if not rule.holds(name)]:
+        raise SpecError(f"{KIND} {name!r}: metadata.name: {'; '.join(broken)}")
     try:
         spec = PoolSpec.model_validate(body.get("spec") or {})
-        _check_schedules(spec)
+        _check_meaning(spec)
     except ValidationError as error:
-        raise SpecError(f"{KIND} {name}: {_explain(error)}") from None
+        faults = "; ".join(map(_explain, error.errors(include_url=False, include_input=False)))
+        raise SpecError(f"{KIND} {name}: {faults}") from None
     except ValueError as error:
         raise SpecError(f"{KIND} {name}: {error}") from None
     return Pool(
@@ -426,22 +410,26 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
     )
 
 
-def _check_schedules(spec: PoolSpec) -> None:
-    """Read every schedule: a pattern can count five fields, but not tell that there is no 61st minute."""
-    for entry in spec.cron:
-        CronSchedule(entry.schedule)
+def _check_meaning(spec: PoolSpec) -> None:
+    """Read what a pattern cannot judge: a schedule for 30 February, a CPU limit of 2Gi. Raises ValueError."""
+    schedules = [entry.schedule for entry in spec.cron]
     if spec.runs.schedule is not None:
-        CronSchedule(spec.runs.schedule)
+        schedules.append(spec.runs.schedule)
+    for schedule in schedules:
+        CronSchedule(schedule).next_after(_SOME_DAY)
+    spec.worker.count_processes()
 
 
-def _has_password(url: str) -> bool:
-    credentials, at, _ = url.partition("://")[2].split("/", 1)[0].rpartition("@")
-    return bool(at) and bool(credentials.partition(":")[2])
+#: A date that comes at all comes within nine years of any day.
+_SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
+
+_WORDS = {
+    "missing": "is required",
+    "extra_forbidden": "is no field of a pool; look for a slip of the pen, or for a wrong indentation",
+}
 
 
-def _explain(error: ValidationError) -> str:
-    """Return all faults in one line, each with its place as written in the manifest."""
-    return "; ".join(
-        f"{'.'.join(('spec', *map(str, fault['loc'])))}: {fault['msg']}"
-        for fault in error.errors(include_url=False, include_input=False)
-    )
+def _explain(fault: ErrorDetails) -> str:
+    """Return one fault with its place as it is written in the manifest."""
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
+    return f"spec{place}: {_WORDS.get(fault['type'], fault['msg'])}"
