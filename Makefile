@@ -27,12 +27,25 @@ test: static ## Everything in check, the slow tests, and at least 90 % branch co
 	@if docker info >/dev/null 2>&1; then $(MAKE) images-test; \
 	else echo "images: not tested, no Docker engine answers (make images-test starts one)"; fi
 
-static: $(VENV)/.ready
+static: $(VENV)/.ready verify
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests examples
 	$(BIN)/lint-imports
+
+.PHONY: crd verify
+CRD        := crds/rrqworkerpools.rrq.dev.yaml
+CRD_COPIES := $(wildcard charts/*/$(CRD))
+crd: $(VENV)/.ready ## Write the custom resource definition anew from the models of the operator
+	@$(BIN)/python -m rrq_operator.crd >$(CRD).new && mv $(CRD).new $(CRD)
+	@for copy in $(CRD_COPIES); do cp $(CRD) "$$copy"; done
+
+# crds/ is what people apply, and what the chart copies; the models of the operator are what it is made of.
+verify: $(VENV)/.ready ## Fail when a generated file differs from the code that it is made of
+	@for file in $(CRD) $(CRD_COPIES); do \
+	    $(BIN)/python -m rrq_operator.crd | cmp -s - "$$file" || \
+	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
 
 fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format .

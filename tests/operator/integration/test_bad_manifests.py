@@ -1,0 +1,236 @@
+"""What a real API server makes of manifests, bad and good, under the committed definition."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import ApiClient, ApiException, CustomObjectsApi
+
+from bad_manifests import BAD_MANIFESTS, GOOD_CHANGES, BadManifest, Manifest, change, good_manifest
+from control_plane import Cluster, KubectlFailed
+from pool_definition import install_pool_definition, read_trouble
+from rrq_operator.pool_status import Condition, PoolStatus
+from rrq_operator.spec import GROUP, PLURAL, VERSION, parse_pool
+from waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("pool_definition")
+
+
+@pytest.fixture(scope="module")
+def pool_definition(control_plane: Cluster) -> None:
+    install_pool_definition(control_plane)
+
+
+@pytest.fixture
+def pools(control_plane: Cluster, namespace: str) -> Pools:
+    return Pools(control_plane, namespace)
+
+
+class Pools:
+    """The pools of one namespace, by kubectl."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+
+    def kubectl(self, *arguments: str, manifest: Manifest | None = None) -> str:
+        written = "" if manifest is None else json.dumps(manifest)
+        return self._cluster.kubectl("--namespace", self._namespace, *arguments, input=written)
+
+    def apply(self, **changes: Any) -> Manifest:
+        """Apply the good manifest with fields of its spec changed, and return what became of it."""
+        manifest = change(good_manifest(), {f"spec.{name}": value for name, value in changes.items()})
+        written = self.kubectl("apply", "--filename=-", "--output=json", manifest=manifest)
+        stored: Manifest = json.loads(written)
+        return stored
+
+    def refusal(self, *arguments: str, manifest: Manifest | None = None) -> str:
+        with pytest.raises(KubectlFailed) as caught:
+            self.kubectl(*arguments, manifest=manifest)
+        return str(caught.value)
+
+
+async def dry_run(api_client: ApiClient, manifest: Manifest) -> Manifest:
+    """Create without storing, and with the strictness of kubectl: unknown fields are errors."""
+    made = await CustomObjectsApi(api_client).create_namespaced_custom_object(
+        GROUP, VERSION, "default", PLURAL, manifest, dry_run="All", field_validation="Strict"
+    )
+    assert isinstance(made, dict)
+    return made
+
+
+def test_the_schema_is_structural(control_plane: Cluster) -> None:
+    assert read_trouble(control_plane) == []
+
+
+@pytest.mark.parametrize("bad", BAD_MANIFESTS, ids=lambda bad: bad.name)
+async def test_the_api_server_refuses(bad: BadManifest, api_client: ApiClient) -> None:
+    with pytest.raises(ApiException) as caught:
+        await dry_run(api_client, bad.build())
+    assert caught.value.status in (400, 422)
+    assert caught.value.body is not None
+    assert bad.server in json.loads(caught.value.body)["message"]
+
+
+@pytest.mark.parametrize("changes", GOOD_CHANGES.values(), ids=GOOD_CHANGES)
+async def test_the_api_server_takes(changes: dict[str, Any], api_client: ApiClient) -> None:
+    manifest = change(good_manifest(), changes)
+    made = await dry_run(api_client, manifest)
+    assert parse_pool(made).spec == parse_pool(manifest).spec
+
+
+def test_defaults_come_back(pools: Pools) -> None:
+    stored = pools.apply(scaling={})["spec"]
+    assert stored == {
+        "type": "Deployment",
+        "queues": ["default"],
+        "redis": {"url": "redis://redis:6379/0", "keyPrefix": "rrq:"},
+        "worker": {
+            "image": "registry.invalid/shop:1.4",
+            "settings": "shop.jobs.settings",
+            "concurrency": 10,
+            "resources": {"limits": {}, "requests": {}},
+            "env": [],
+            "envFrom": [],
+            "drainSeconds": 30,
+            "podTemplate": {},
+        },
+        "replicas": 0,
+        "scaling": {
+            "minReplicas": 0,
+            "maxReplicas": 10,
+            "headroomReplicas": 0,
+            "scaleDown": {"windowSeconds": 60},
+            "paused": False,
+        },
+        "cron": [],
+        "disruption": {"maxUnavailable": 1},
+    }
+
+
+@pytest.mark.parametrize(("before", "after"), [("Deployment", "Job"), ("Job", "Deployment")])
+def test_a_pool_keeps_its_type(pools: Pools, before: str, after: str) -> None:
+    pools.apply(type=before)
+    changed = change(good_manifest(), {"spec.type": after})
+    words = pools.refusal("apply", "--filename=-", manifest=changed)
+    assert "spec.type" in words
+    assert "the type of a pool cannot be changed: delete the pool and create it anew" in words
+
+
+def test_server_side_apply_refuses_what_no_pool_has(pools: Pools) -> None:
+    misspelt = change(good_manifest(), {"spec.scaling.maxReplica": 3})
+    words = pools.refusal("apply", "--server-side", "--filename=-", manifest=misspelt)
+    assert ".spec.scaling.maxReplica: field not declared in schema" in words
+
+
+def test_foreign_parts_are_stored_as_they_came(pools: Pools) -> None:
+    template = {
+        "metadata": {"labels": {"team": "shop"}},
+        "spec": {"tolerations": [{"key": "a"}], "new": {"x": 1}},
+    }
+    worker = {
+        **good_manifest()["spec"]["worker"],
+        "podTemplate": template,
+        "env": [{"name": "A", "other": [1]}],
+    }
+    stored = pools.apply(worker=worker)["spec"]["worker"]
+    assert stored["podTemplate"] == template
+    assert stored["env"] == [{"name": "A", "other": [1]}]
+
+
+def test_kubectl_scale_sets_the_floor_of_a_deployment_pool(pools: Pools) -> None:
+    pools.apply()
+    pools.kubectl("scale", "rrqpool/emails", "--replicas=3")
+    assert pools.kubectl("get", "rrqpool/emails", "--output=jsonpath={.spec.replicas}") == "3"
+
+
+def test_kubectl_scale_beyond_the_bound_says_which(pools: Pools) -> None:
+    pools.apply()
+    words = pools.refusal("scale", "rrqpool/emails", "--replicas=11")
+    assert "replicas must not exceed scaling.maxReplicas (10 unless set)" in words
+
+
+def test_kubectl_scale_of_a_job_pool_says_why_not(pools: Pools) -> None:
+    pools.apply(type="Job")
+    words = pools.refusal("scale", "rrqpool/emails", "--replicas=2")
+    assert "replicas is not for type: Job, which is always one pod" in words
+
+
+def test_kubectl_get_shows_whether_the_pool_keeps_up(pools: Pools) -> None:
+    pools.apply()
+    condition = Condition.model_validate(
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Backlog",
+            "message": "Growing to 3 pods.",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    )
+    status = PoolStatus.model_validate(
+        {
+            "observedGeneration": 1,
+            "replicas": 3,
+            "readyReplicas": 2,
+            "desiredReplicas": 4,
+            "due": 25,
+            "dueSoon": 6,
+            "later": 7000,
+            "busy": 19,
+            "oldestDueTime": "2026-01-01T00:00:00Z",
+            "queues": "default,mail",
+            "reason": "Backlog",
+            "selector": "rrq.dev/pool=emails",
+            "startupSeconds": 1.5,
+            "conditions": [condition],
+            "lastDecision": {
+                "time": "2026-01-01T00:00:00Z",
+                "reason": "Backlog",
+                "words": "so",
+                "replicas": 4,
+            },
+            "job": {"active": "emails-1", "runs": 1, "lastResult": "Succeeded"},
+            "cron": {"entries": 1, "lastFired": {"nightly": "2026-01-01T03:00:00Z"}},
+        }
+    ).to_manifest()
+    pools.kubectl(
+        "patch",
+        "rrqpool/emails",
+        "--subresource=status",
+        "--type=merge",
+        f"--patch={json.dumps({'status': status})}",
+    )
+
+    stored = json.loads(pools.kubectl("get", "rrqpool/emails", "--output=json"))["status"]
+    assert stored == status
+
+    heads, values = (line.split() for line in pools.kubectl("get", "rrqpool").splitlines())
+    assert heads == ["NAME", "TYPE", "QUEUES", "DUE", "OLDEST", "BUSY", "READY", "DESIRED", "REASON", "AGE"]
+    assert values[:4] == ["emails", "Deployment", "default,mail", "25"]
+    assert values[4].endswith(("d", "y"))
+    assert values[5:9] == ["19", "2", "4", "Backlog"]
+
+    wide = pools.kubectl("get", "rrqpool", "--output=wide")
+    assert "MESSAGE" in wide
+    assert "Growing to 3 pods." in wide
+    assert "7000" in wide
+
+    assert "emails" in pools.kubectl("get", "all")
+    scale = json.loads(pools.kubectl("get", "rrqpool/emails", "--subresource=scale", "--output=json"))
+    assert scale["status"] == {"replicas": 3, "selector": "rrq.dev/pool=emails"}
+
+
+async def test_kubectl_explain_describes_every_field(pools: Pools) -> None:
+    def explained() -> str:
+        try:
+            return pools.kubectl("explain", "rrqpool.spec.scaling")
+        except KubectlFailed as not_yet:
+            raise AssertionError(not_yet) from not_yet
+
+    # The API server publishes the schema a moment after it serves the objects.
+    words = await eventually(explained, 30, "kubectl never explained a pool", interval_seconds=0.5)
+    assert "How large the pool may and should be." in words
+    assert "minReplicas" in words
+    assert "Never fewer while there is work." in words

@@ -1,0 +1,31 @@
+"""Make RRQWorkerPool known to a cluster, as `kubectl apply -f crds/` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rrq_operator.crd import CRD_NAME
+
+if TYPE_CHECKING:
+    from control_plane import Cluster
+
+CRD_FILE = Path(__file__).parents[2] / "crds" / f"{CRD_NAME}.yaml"
+
+
+def install_pool_definition(cluster: Cluster) -> None:
+    """Apply the committed file and return when pools can be created; harmless when it is there already."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRD_FILE))
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+
+
+def read_trouble(cluster: Cluster) -> list[str]:
+    """Return what the API server finds wrong with the schema of the definition it was given."""
+    definition = json.loads(cluster.kubectl("get", "crd", CRD_NAME, "--output=json"))
+    return [
+        condition["message"]
+        for condition in definition["status"]["conditions"]
+        if condition["type"] in ("NonStructuralSchema", "KubernetesAPIApprovalPolicyConformant")
+        or condition["status"] != "True"
+    ]
