@@ -29,6 +29,10 @@ OnPool = Callable[[str | None, dict[str, Any]], None]
 def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
+    @kopf.on.login(registry=registry)
+    def login(**given: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**given) or kopf.login_via_client(**given)
+
     @kopf.on.startup(registry=registry)
     def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.networking.error_backoffs = _BACKOFFS_SECONDS
@@ -59,7 +63,9 @@ class PoolWatch:
 
     def start(self) -> None:
         # One line per event at INFO would drown what matters.
-        logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+        logging.getLogger("kopf").setLevel(logging.WARNING)
+        # It says that it leaves signals alone, which is why it has a thread.
+        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
         self._thread.start()
 
     @property
@@ -79,7 +85,7 @@ class PoolWatch:
                 asyncio.run(self._watch())
             except Exception:
                 # When the API server is away for longer than the backoffs; the lists go on meanwhile.
-                logger.warning("kopf ended and is started again", exc_info=True)
+                logger.exception("kopf ended and is started again")
             self._stop.wait(_RESTART_SECONDS)
 
     async def _watch(self) -> None:

@@ -80,7 +80,9 @@ class OperatorProcess:
             background = [tasks.create_task(informer.run()) for informer in self._informers]
             background.append(tasks.create_task(self._turn()))
             background.append(tasks.create_task(self._work()))
-            with self._serve():
+            with self._serve() as server:
+                if server is not None:
+                    logger.info("operator serves", extra={"port": server.port})
                 await stopping.wait()
                 logger.info("operator stops")
                 for task in background:

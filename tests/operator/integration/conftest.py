@@ -7,6 +7,7 @@ what it lacks; `make test` builds what can be built beforehand.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,13 @@ from control_plane import Cluster, ControlPlane
 from fake_node import FakeNode
 from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes, find_programs, given_kubeconfig
 from kubernetes_client import open_client
+from operator_process import RunningOperator
+from pool_definition import install_pool_definition
+from pools import PoolDesk
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from cluster_part import Part
 
@@ -110,3 +114,37 @@ async def fake_node(control_plane: Cluster) -> AsyncIterator[FakeNode]:
     """A node on which pods become Ready at once, until the test says otherwise."""
     async with FakeNode(control_plane.kubeconfig) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def pool_definition(control_plane: Cluster) -> None:
+    """RRQWorkerPool is known to the cluster."""
+    install_pool_definition(control_plane)
+
+
+@pytest.fixture
+def desk(control_plane: Cluster, namespace: str, pool_definition: None) -> PoolDesk:
+    """kubectl in the namespace of the test."""
+    return PoolDesk(control_plane, namespace)
+
+
+@pytest.fixture
+def start_operator(desk: PoolDesk, tmp_path: Path) -> Iterator[Callable[..., RunningOperator]]:
+    """Starts operators for the namespace of the test; all are stopped afterwards, and told of on failure."""
+    started: list[RunningOperator] = []
+
+    def start(name: str = "operator", **options: str) -> RunningOperator:
+        running = RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name=name, **options)
+        started.append(running.start())
+        return running
+
+    yield start
+    for running in started:
+        running.stop()
+        sys.stderr.write(f"--- {running.log_path.name}\n{running.log[-20_000:]}\n")
+
+
+@pytest.fixture
+def operator(start_operator: Callable[..., RunningOperator]) -> RunningOperator:
+    """One operator."""
+    return start_operator()
