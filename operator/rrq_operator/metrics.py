@@ -4,8 +4,11 @@ A figure that is not known is not exported: a gauge that fell to zero would look
 """
 
 import contextlib
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from rrq.version import __version__
 from rrq_operator.views import PoolKey
@@ -68,6 +71,10 @@ class Metrics:
             __version__
         ).set(1)
 
+    def count_calls(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
+        """Export how often the operator has called others: it should not depend on the number of idle pools."""
+        self.registry.register(_Calls(read_api_calls, read_redis_calls))
+
     def set_pool(self, key: PoolKey, figures: dict[str, float | None]) -> None:
         """Export the figures of a pool; those that are None are taken away."""
         for name, gauge in self._gauges.items():
@@ -92,3 +99,12 @@ class Metrics:
         # Absent where it was not known before either.
         with contextlib.suppress(KeyError):
             gauge.remove(*key)
+
+
+class _Calls(Collector):
+    def __init__(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
+        self._read = {"api": read_api_calls, "redis": read_redis_calls}
+
+    def collect(self) -> Iterator[Metric]:
+        for name, read in self._read.items():
+            yield CounterMetricFamily(f"rrq_operator_{name}_calls", f"Calls to {name}.", value=read())

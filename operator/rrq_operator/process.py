@@ -58,6 +58,7 @@ class OperatorProcess:
         self._lease_kube = lease_kube
         self.world = World()
         self.metrics = Metrics()
+        self.metrics.count_calls(lambda: self.api_calls, lambda: self.redis_calls)
         self._leader: Leader | None = None
         self._loop_turned_at = monotonic()
         self._watch: PoolWatch | None = None

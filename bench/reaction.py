@@ -1,0 +1,301 @@
+"""How fast the operator reacts, and what a thousand pools cost: ``make bench-operator``.
+
+A real API server (without a node: pods stay pending, which is all that matters here), a real Redis and the
+operator as a process of its own. A second client watches the Deployment and notes when the size is asked for.
+Writes ``bench/results/operator.json``, ``docs/operator-benchmarks.md`` and ``docs/img/operator.svg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+BENCH = Path(__file__).parent
+sys.path[:0] = [str(BENCH.parent / "tests" / "support")]
+
+import psutil
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from control_plane import ControlPlane
+from kubernetes_build import find_programs
+from operator_process import RunningOperator
+from pool_definition import install_pool_definition
+from pools import PoolDesk, build_pool
+from rrq import RRQClient, RRQSettings
+from rrq.client import JobRequest
+from rrq.embedded import EmbeddedRedis
+from rrq_operator.kube import Kube, deployments_path, pools_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+RESULTS = BENCH / "results" / "operator.json"
+PAGE = BENCH.parent / "docs" / "operator-benchmarks.md"
+PLOT = BENCH.parent / "docs" / "img" / "operator.svg"
+JOBS = 2_000
+REPLICAS = 20
+NAMESPACE = "bench"
+SETTLE_SECONDS = 15.0
+
+
+class Sizes:
+    """What the Deployments of the namespace are asked for, followed by a watch of our own."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._now: dict[str, int] = {}
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> None:
+        path = deployments_path(NAMESPACE)
+        items, version = await self._kube.list_all(path)
+        for item in items:
+            self._note(item)
+        while True:
+            async with self._kube.watch(path, version) as events:
+                async for event in events:
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        self._note(event["object"])
+
+    def _note(self, item: dict[str, Any]) -> None:
+        self._now[item["metadata"]["name"]] = item["spec"]["replicas"]
+        self._changed.set()
+
+    async def wait_for(self, name: str, replicas: int, timeout_seconds: float = 30.0) -> float:
+        """Return the time at which the size was seen."""
+        async with asyncio.timeout(timeout_seconds):
+            while self._now.get(name) != replicas:
+                self._changed.clear()
+                await self._changed.wait()
+        return time.perf_counter()
+
+
+def pool(name: str, dsn: str, queue: str, **scaling: Any) -> dict[str, Any]:
+    sizing = {"maxReplicas": REPLICAS, "scaleDown": {"windowSeconds": 0}} | scaling
+    return build_pool(name, redis={"url": dsn}, queues=[queue], scaling=sizing)
+
+
+async def enqueue_in_bulk(client: RRQClient, queue: str) -> None:
+    await client.enqueue_many([JobRequest("greet", queue_name=queue) for _ in range(JOBS)])
+
+
+async def enqueue_silently(client: RRQClient, queue: str) -> None:
+    """As a producer of RRQ 0.7 does: entries in the sorted set, and not a word to anybody."""
+    store = client.job_store
+    now_ms = time.time() * 1000
+    await store.redis.zadd(store.keys.queue_key(queue), {f"silent-{n}": now_ms for n in range(JOBS)})
+
+
+async def measure_reactions(
+    enqueue: Callable[[RRQClient, str], Awaitable[None]],
+    client: RRQClient,
+    sizes: Sizes,
+    name: str,
+    runs: int,
+) -> dict[str, Any]:
+    """Return the times from the start of the enqueue, and from its end, to the size being asked for."""
+    from_start, from_end = [], []
+    for run in range(runs):
+        await client.job_store.redis.delete(client.job_store.keys.queue_key(name))
+        await sizes.wait_for(name, 0)
+        # At another moment of the operator's second each time.
+        await asyncio.sleep(1.0 + run / runs)
+        started_at = time.perf_counter()
+        await enqueue(client, name)
+        enqueued_at = time.perf_counter()
+        seen_at = await sizes.wait_for(name, REPLICAS)
+        from_start.append(seen_at - started_at)
+        from_end.append(max(0.0, seen_at - enqueued_at))
+    await client.job_store.redis.delete(client.job_store.keys.queue_key(name))
+    return {"from_start": summarise(from_start), "from_end": summarise(from_end), "runs": runs}
+
+
+def summarise(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "p50_ms": round(statistics.median(ordered) * 1000, 1),
+        "p95_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] * 1000, 1),
+        "max_ms": round(ordered[-1] * 1000, 1),
+    }
+
+
+@contextlib.asynccontextmanager
+async def busy_pools(client: RRQClient, count: int) -> AsyncIterator[None]:
+    """Keep many queues changing: each gets and loses jobs a few times a second."""
+
+    async def churn(number: int) -> None:
+        queue, level = f"busy-{number}", 0
+        while True:
+            level = (level + 37) % 200
+            await client.enqueue_many([JobRequest("greet", queue_name=queue) for _ in range(10)])
+            if level < 40:
+                await client.job_store.redis.delete(client.job_store.keys.queue_key(queue))
+            await asyncio.sleep(0.3)
+
+    tasks = [asyncio.create_task(churn(number)) for number in range(count)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_metrics(operator: RunningOperator) -> dict[str, float]:
+    _, text = await operator.get("/metrics")
+    figures = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            figures[name] = float(value)
+    return figures
+
+
+async def measure_crowd(
+    kube: Kube, operator: RunningOperator, dsn: str, counts: list[int], seconds: float
+) -> list[dict[str, Any]]:
+    """Return what the operator does and needs per second with more and more idle pools."""
+    rows, made = [], 0
+    for count in counts:
+        started_at = time.perf_counter()
+        for first in range(made, count, 20):
+            numbers = range(first, min(first + 20, count))
+            await asyncio.gather(
+                *(
+                    kube.create(pools_path(NAMESPACE), pool(f"idle-{n:04d}", dsn, f"idle-{n}"))
+                    for n in numbers
+                )
+            )
+        made = count
+        await wait_for_deployments(kube, count)
+        settled_seconds = time.perf_counter() - started_at
+        await asyncio.sleep(SETTLE_SECONDS)
+        process = psutil.Process(operator.pid)
+        before, cpu = await read_metrics(operator), sum(process.cpu_times()[:2])
+        at = time.perf_counter()
+        await asyncio.sleep(seconds)
+        after, elapsed = await read_metrics(operator), time.perf_counter() - at
+        ticks = after["rrq_operator_tick_seconds_count"] - before["rrq_operator_tick_seconds_count"]
+        took = after["rrq_operator_tick_seconds_sum"] - before["rrq_operator_tick_seconds_sum"]
+        slow = ticks - (
+            after['rrq_operator_tick_seconds_bucket{le="1.0"}']
+            - before['rrq_operator_tick_seconds_bucket{le="1.0"}']
+        )
+        rows.append(
+            {
+                "pools": count,
+                "tick_ms": round(took / ticks * 1000, 1),
+                "ticks_over_1_s": int(slow),
+                "api_calls_per_tick": round(
+                    (after["rrq_operator_api_calls_total"] - before["rrq_operator_api_calls_total"]) / ticks,
+                    2,
+                ),
+                "redis_calls_per_tick": round(
+                    (after["rrq_operator_redis_calls_total"] - before["rrq_operator_redis_calls_total"])
+                    / ticks,
+                    2,
+                ),
+                "cpu_percent": round((sum(process.cpu_times()[:2]) - cpu) / elapsed * 100, 1),
+                "rss_mb": round(process.memory_info().rss / 1e6, 1),
+                "settled_seconds": round(settled_seconds, 1),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+async def wait_for_deployments(kube: Kube, count: int) -> None:
+    async with asyncio.timeout(300):
+        while len((await kube.list_all(deployments_path(NAMESPACE)))[0]) < count:
+            await asyncio.sleep(0.5)
+
+
+async def open_kube(kubeconfig: Path) -> Kube:
+    configuration = type.__call__(kubernetes_client.Configuration)
+    await kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+    return Kube(configuration)
+
+
+async def run(given: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "runs": given.runs}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ControlPlane(find_programs(), Path(folder)) as plane,
+        EmbeddedRedis() as redis,
+    ):
+        install_pool_definition(plane)
+        plane.kubectl("create", "namespace", NAMESPACE)
+        desk = PoolDesk(plane, NAMESPACE)
+        client = RRQClient(RRQSettings(redis_dsn=redis.dsn))
+        async with await open_kube(plane.kubeconfig) as kube:
+            sizes = Sizes(kube)
+            follower = asyncio.create_task(sizes.follow())
+            with RunningOperator(plane.kubeconfig, NAMESPACE, Path(folder), log_level="WARNING") as operator:
+                desk.apply(pool("reaction", redis.dsn, "reaction"))
+                await sizes.wait_for("reaction", 0)
+                print("reaction to a bulk enqueue", flush=True)
+                results["bulk"] = await measure_reactions(
+                    enqueue_in_bulk, client, sizes, "reaction", given.runs
+                )
+                print(results["bulk"], "\nreaction to a producer that publishes nothing", flush=True)
+                results["silent"] = await measure_reactions(
+                    enqueue_silently, client, sizes, "reaction", given.runs
+                )
+                print(results["silent"], "\nreaction beside 50 busy pools", flush=True)
+                for number in range(50):
+                    await kube.create(
+                        pools_path(NAMESPACE), pool(f"busy-{number}", redis.dsn, f"busy-{number}")
+                    )
+                await wait_for_deployments(kube, 51)
+                async with busy_pools(client, 50):
+                    await asyncio.sleep(3)
+                    results["beside_50"] = await measure_reactions(
+                        enqueue_in_bulk, client, sizes, "reaction", given.runs
+                    )
+                print(results["beside_50"], flush=True)
+                print(operator.log[-2000:])
+            await client.job_store.redis.flushdb()
+            await client.close()
+            plane.kubectl("delete", "rrqpools", "--all", "--namespace", NAMESPACE)
+            follower.cancel()
+            if not given.skip_crowd:
+                with RunningOperator(
+                    plane.kubeconfig, NAMESPACE, Path(folder), name="crowd", log_level="WARNING"
+                ) as operator:
+                    results["crowd"] = await measure_crowd(
+                        kube, operator, redis.dsn, given.counts, given.seconds
+                    )
+                    print(operator.log[-2000:])
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="measurements of each reaction")
+    parser.add_argument(
+        "--counts", type=lambda text: [int(n) for n in text.split(",")], default=[10, 100, 300, 1000]
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each crowd is watched")
+    parser.add_argument("--skip-crowd", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="three runs, no crowd, nothing written")
+    given = parser.parse_args()
+    if given.quick:
+        given.runs, given.skip_crowd = 3, True
+    results = asyncio.run(run(given))
+    if not given.quick:
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
