@@ -11,8 +11,10 @@ from math import ceil
 
 from rrq_operator.spec import PoolSpec
 
-#: Weight of the newest measurement of speed; older ones fade over some twenty ticks.
-_RATE_WEIGHT = 0.1
+#: What is left of older measurements of speed after a second in which jobs ended.
+_RATE_FADE = 0.9
+#: Nobody was looking for longer than this (another leader, a stalled loop): what was needed meanwhile is unknown.
+LONGEST_SILENCE_SECONDS = 10.0
 
 
 class Reason(StrEnum):
@@ -74,11 +76,18 @@ class Workload:
     """Jobs that ended since the observation before."""
     elapsed_seconds: float = 0.0
     working_replicas: int = 0
-    """Replicas whose workers were there to finish them."""
+    """Replicas whose workers were there all the time to finish them."""
+    free_slots: int = 0
+    """Jobs that workers could start at once."""
 
     @property
     def demand(self) -> int:
         return self.busy + self.due + self.due_soon
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether work is left when every free slot is taken. One job just enqueued is no sign of it."""
+        return self.due > self.free_slots
 
 
 @dataclass(frozen=True)
@@ -87,10 +96,19 @@ class ScalingMemory:
 
     enough: tuple[tuple[float, int], ...] = ()
     """Sizes that were needed, with the time each was last needed: sizes fall, times rise."""
-    jobs_per_second_per_replica: float | None = None
-    """Measured while there was a backlog, that is, at full speed."""
+    finished: float = 0.0
+    """Jobs that ended at full speed, older ones faded."""
+    replica_seconds: float = 0.0
+    """The time that replicas took for them, faded alike."""
+    was_saturated: bool = False
     requested: int | None = None
     shrunk_at: float | None = None
+    step_floor: int | None = None
+    """Where the current step down ends: pods leave one by one, and all of them are one step."""
+
+    @property
+    def jobs_per_second_per_replica(self) -> float | None:
+        return self.finished / self.replica_seconds if self.finished and self.replica_seconds else None
 
 
 @dataclass(frozen=True)
@@ -117,15 +135,17 @@ def decide_replicas(
 
     ``workload`` None means that the queues could not be read: unknown is not zero, so the size stays.
     """
-    memory = _remember_shrinking(memory, requested, now_seconds)
+    memory = _remember_requested(memory, requested, now_seconds)
     if workload is None:
         words = f"the queues cannot be read, so the size stays at {requested}"
         # The window starts anew afterwards: nobody knows what was needed meanwhile.
         memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
+        memory = replace(memory, was_saturated=False)
         return ScalingDecision(requested, Reason.QUEUE_UNREADABLE, words, requested), memory
     memory = _remember_rate(memory, workload)
     need = _decide_need(policy, workload, memory.jobs_per_second_per_replica)
-    is_first = not memory.enough
+    silence_seconds = max(policy.window_seconds, LONGEST_SILENCE_SECONDS)
+    is_first = not memory.enough or now_seconds > memory.enough[-1][0] + silence_seconds
     memory = _remember_need(
         memory,
         max(requested, need.replicas) if is_first else need.replicas,
@@ -137,7 +157,7 @@ def decide_replicas(
         return replace(need, replicas=requested, reason=Reason.PAUSED, words=words), memory
     if need.replicas >= requested:
         return need, memory
-    return _decide_shrinking(policy, need, requested, memory, now_seconds), memory
+    return _decide_shrinking(policy, need, requested, memory, now_seconds)
 
 
 def _decide_need(policy: ScalingPolicy, workload: Workload, rate: float | None) -> ScalingDecision:
@@ -201,26 +221,24 @@ def _describe_need(
 
 def _decide_shrinking(
     policy: ScalingPolicy, need: ScalingDecision, requested: int, memory: ScalingMemory, now_seconds: float
-) -> ScalingDecision:
+) -> tuple[ScalingDecision, ScalingMemory]:
     # What is beyond the limit has no window: somebody lowered maxReplicas and means it.
-    enough = min(max(size for _, size in memory.enough), policy.max_replicas)
-    if enough >= requested:
-        left_seconds = memory.enough[0][0] + policy.window_seconds - now_seconds
-        words = (
-            f"{need.words}; {requested} stay for {max(0, left_seconds):.0f} s more in case work comes back"
-        )
-        return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words)
-    target = max(enough, need.replicas)
+    target = min(max(size for _, size in memory.enough), policy.max_replicas)
+    if target >= requested:
+        needed_at = max(at for at, size in memory.enough if size >= requested)
+        left_seconds = max(0.0, needed_at + policy.window_seconds - now_seconds)
+        words = f"{need.words}; the size stays at {requested} for {left_seconds:.0f} s more in case work comes back"
+        return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words), memory
     if policy.step_replicas is not None:
-        is_between_steps = (
-            memory.shrunk_at is not None and now_seconds < memory.shrunk_at + policy.window_seconds
-        )
-        if is_between_steps:
+        is_step_done = memory.step_floor is not None and requested <= memory.step_floor
+        if is_step_done and now_seconds < (memory.shrunk_at or 0.0) + policy.window_seconds:
             words = f"{need.words}; the last step down was less than {policy.window_seconds} s ago"
-            return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words)
-        target = max(target, requested - policy.step_replicas)
-    words = f"{need.words}; {requested} shrink to {target}"
-    return replace(need, replicas=target, reason=Reason.SHRINKING, words=words)
+            return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words), memory
+        if is_step_done or memory.step_floor is None:
+            memory = replace(memory, step_floor=requested - policy.step_replicas)
+        target = max(target, memory.step_floor or 0)
+    words = f"{need.words}; shrinking from {requested} to {target}"
+    return replace(need, replicas=target, reason=Reason.SHRINKING, words=words), memory
 
 
 def _remember_need(
@@ -234,18 +252,30 @@ def _remember_need(
     return replace(memory, enough=(*kept, (now_seconds, needed)))
 
 
-def _remember_shrinking(memory: ScalingMemory, requested: int, now_seconds: float) -> ScalingMemory:
-    has_shrunk = memory.requested is not None and requested < memory.requested
-    return replace(memory, requested=requested, shrunk_at=now_seconds if has_shrunk else memory.shrunk_at)
+def _remember_requested(memory: ScalingMemory, requested: int, now_seconds: float) -> ScalingMemory:
+    before = requested if memory.requested is None else memory.requested
+    return replace(
+        memory,
+        requested=requested,
+        shrunk_at=now_seconds if requested < before else memory.shrunk_at,
+        step_floor=None if requested > before else memory.step_floor,
+    )
 
 
 def _remember_rate(memory: ScalingMemory, workload: Workload) -> ScalingMemory:
-    # Without a backlog workers wait for work, and what they finish tells nothing about how fast they are.
-    if not (
-        workload.due and workload.finished and workload.working_replicas and workload.elapsed_seconds > 0
-    ):
+    """Measure how fast a replica is when it has enough to do.
+
+    Time in which nothing ended counts too, or pools with long jobs would look faster than they are; but it
+    fades nothing, or they would forget their speed between two jobs.
+    """
+    # At both ends: workers that waited for work meanwhile tell nothing about how fast they are.
+    was_saturated = memory.was_saturated and workload.is_saturated
+    memory = replace(memory, was_saturated=workload.is_saturated)
+    if not was_saturated:
         return memory
-    measured = workload.finished / workload.elapsed_seconds / workload.working_replicas
-    before = memory.jobs_per_second_per_replica
-    rate = measured if before is None else before + _RATE_WEIGHT * (measured - before)
-    return replace(memory, jobs_per_second_per_replica=rate)
+    fade = _RATE_FADE ** min(1.0, workload.elapsed_seconds) if workload.finished else 1.0
+    return replace(
+        memory,
+        finished=memory.finished * fade + workload.finished,
+        replica_seconds=memory.replica_seconds * fade + workload.elapsed_seconds * workload.working_replicas,
+    )
