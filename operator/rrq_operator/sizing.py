@@ -8,7 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rrq.messages import Observation, WorkerObservation
-from rrq_operator.scaling import ScalingDecision, ScalingMemory, Workload, build_policy, decide_replicas
+from rrq_operator.scaling import (
+    LONGEST_SILENCE_SECONDS,
+    ScalingDecision,
+    ScalingMemory,
+    Workload,
+    build_policy,
+    decide_replicas,
+)
 from rrq_operator.shrinking import Candidate, ShrinkPlan, plan_shrinking
 from rrq_operator.spec import PoolSpec
 
@@ -17,7 +24,10 @@ FIRST_STARTUP_SECONDS = 15.0
 #: How much later than measured a pod may be without a job having to wait for it.
 _STARTUP_MARGIN = 1.5
 _STARTUP_WEIGHT = 0.3
+#: A pod that took longer was ready before, and only became so again.
 _LONGEST_STARTUP_SECONDS = 600.0
+#: A lease and a renewal: a worker that was cut off is back in sight by then, or has lost its jobs.
+SETTLING_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -48,10 +58,16 @@ class SizingMemory:
     """What a step has to know of those before it."""
 
     scaling: ScalingMemory = field(default_factory=ScalingMemory)
-    ended: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, WorkerObservation] = field(default_factory=dict)
+    """Own workers in the observation before, by id."""
     seen_at_ms: int | None = None
+    stepped_at: float | None = None
     flagged: frozenset[str] = frozenset()
-    """Pods that were flagged to drain; filled in by whoever has really done it."""
+    """Pods that were flagged to drain in the step before; filled in by whoever has really done it."""
+    unsettled: Mapping[str, float] = field(default_factory=dict)
+    """Pods that a worker may have vanished from, with the time of it."""
+    released: Mapping[str, float] = field(default_factory=dict)
+    """Pods whose flag was taken away, with the time of it."""
     startup_seconds: float | None = None
     started: frozenset[str] = frozenset()
     """Pods whose start-up is in ``startup_seconds`` already."""
@@ -78,33 +94,34 @@ def decide_size(
     spec: PoolSpec, queues: Sequence[str], scene: PoolScene, memory: SizingMemory, now_seconds: float
 ) -> tuple[SizingStep, SizingMemory]:
     """Return the next step of a pool that serves ``queues`` (short names), and what to remember."""
-    memory = remember_startups(memory, scene.pods)
     workers = workers_of(scene.seen, {pod.uid for pod in scene.pods})
+    memory = remember_startups(forget_after_silence(memory, now_seconds), scene.pods)
+    memory = remember_unsettled(memory, scene, workers, now_seconds)
     workload = measure_workload(queues, scene, workers, memory)
     decision, scaling = decide_replicas(
         build_policy(spec), workload, scene.requested, memory.scaling, now_seconds
     )
-    candidates = [build_candidate(pod, workers.get(pod.uid, ())) for pod in scene.pods]
     # While nobody can be seen, nobody is sent away and nobody called back.
-    plan = (
-        ShrinkPlan()
-        if workload is None
-        else plan_shrinking(
-            candidates,
+    plan = ShrinkPlan()
+    if workload is not None:
+        plan = plan_shrinking(
+            [build_candidate(pod, workers.get(pod.uid, ()), memory) for pod in scene.pods],
             scene.requested,
             decision.replicas,
             memory.flagged,
             is_rolling_out=scene.is_rolling_out,
         )
+    memory = replace(
+        memory,
+        scaling=scaling,
+        workers={worker.worker_id: worker for group in workers.values() for worker in group},
+        seen_at_ms=None if scene.seen is None else scene.seen.now_ms,
+        stepped_at=now_seconds,
+        # Flags are not renewed without a plan, and end by themselves.
+        flagged=memory.flagged if workload is not None else frozenset(),
+        released={**memory.released, **dict.fromkeys(plan.release, now_seconds)},
     )
     growing = max(decision.replicas, scene.requested)
-    memory = replace(memory, scaling=scaling)
-    if scene.seen is not None:
-        memory = replace(
-            memory,
-            ended={worker.worker_id: worker.ended for group in workers.values() for worker in group},
-            seen_at_ms=scene.seen.now_ms,
-        )
     return SizingStep(
         decision, plan, workload, replicas=growing if plan.replicas is None else plan.replicas
     ), memory
@@ -132,21 +149,28 @@ def measure_workload(
     if seen is None or any(name not in seen.queues for name in queues):
         return None
     own = [worker for group in workers.values() for worker in group]
+    # Only who was there before and may still claim tells how fast a replica is.
+    steady = [
+        worker
+        for worker in own
+        if not worker.is_draining
+        and worker.worker_id in memory.workers
+        and worker.incarnation == memory.workers[worker.worker_id].incarnation
+    ]
     elapsed_ms = 0 if memory.seen_at_ms is None else seen.now_ms - memory.seen_at_ms
     return Workload(
         due=sum(seen.queues[name].due for name in queues),
         due_soon=sum(seen.queues[name].due_soon for name in queues),
         busy=sum(worker.busy for worker in own),
         soon_seconds=memory.horizon_seconds,
-        finished=sum(
-            max(0, worker.ended - memory.ended.get(worker.worker_id, worker.ended)) for worker in own
-        ),
+        finished=sum(max(0, worker.ended - memory.workers[worker.worker_id].ended) for worker in steady),
         elapsed_seconds=max(0, elapsed_ms) / 1000,
-        working_replicas=len(workers),
+        working_replicas=len({worker.pod_uid for worker in steady}),
+        free_slots=sum(max(0, worker.capacity - worker.busy) for worker in own if not worker.is_draining),
     )
 
 
-def build_candidate(pod: PodState, workers: Sequence[WorkerObservation]) -> Candidate:
+def build_candidate(pod: PodState, workers: Sequence[WorkerObservation], memory: SizingMemory) -> Candidate:
     return Candidate(
         uid=pod.uid,
         name=pod.name,
@@ -156,6 +180,42 @@ def build_candidate(pod: PodState, workers: Sequence[WorkerObservation]) -> Cand
         is_draining=bool(workers) and all(worker.is_draining for worker in workers),
         has_workers=bool(workers),
         deletion_cost=pod.deletion_cost,
+        is_settled=pod.uid not in memory.unsettled,
+        was_released=pod.uid in memory.released,
+    )
+
+
+def forget_after_silence(memory: SizingMemory, now_seconds: float) -> SizingMemory:
+    """Drop what may have changed while nobody was looking: flags may have ended, workers come and gone."""
+    if memory.stepped_at is None or now_seconds <= memory.stepped_at + LONGEST_SILENCE_SECONDS:
+        return memory
+    return replace(memory, flagged=frozenset(), workers={}, seen_at_ms=None, stepped_at=None)
+
+
+def remember_unsettled(
+    memory: SizingMemory,
+    scene: PoolScene,
+    workers: Mapping[str, Sequence[WorkerObservation]],
+    now_seconds: float,
+) -> SizingMemory:
+    """Note pods that lost a worker from sight: it may be dead, or it runs jobs and Redis forgot it in a restart.
+
+    Whoever has just begun to look cannot tell, so that no pod is relied upon at first.
+    """
+    if scene.seen is None or memory.stepped_at is None:
+        lost = {pod.uid for pod in scene.pods}
+    else:
+        seen_ids = {worker.worker_id for group in workers.values() for worker in group}
+        lost = {worker.pod_uid for worker in memory.workers.values() if worker.worker_id not in seen_ids}
+    uids = {pod.uid for pod in scene.pods}
+
+    def keep_recent(noted: Mapping[str, float]) -> Mapping[str, float]:
+        return {uid: at for uid, at in noted.items() if uid in uids and at + SETTLING_SECONDS > now_seconds}
+
+    return replace(
+        memory,
+        unsettled=keep_recent({**memory.unsettled, **dict.fromkeys(lost, now_seconds)}),
+        released=keep_recent(memory.released),
     )
 
 
@@ -167,6 +227,8 @@ def remember_startups(memory: SizingMemory, pods: Sequence[PodState]) -> SizingM
             continue
         started.add(pod.uid)
         took = max(0.0, pod.ready_at - pod.created_at)
+        if took > _LONGEST_STARTUP_SECONDS:
+            continue
         seconds = took if seconds is None else seconds + _STARTUP_WEIGHT * (took - seconds)
     return replace(
         memory,

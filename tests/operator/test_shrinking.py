@@ -1,0 +1,553 @@
+"""Which pods leave a pool that becomes smaller, and when they may.
+
+The last part runs the plan against a small model of Kubernetes and Redis, with everything happening between
+everything else, and watches that no pod is taken away with a running job.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rrq.messages import Observation, QueueObservation, WorkerObservation
+from rrq_operator.shrinking import VICTIM_COST, Candidate, ShrinkPlan, plan_shrinking
+from rrq_operator.sizing import PodState, PoolScene, SizingMemory, decide_size
+from rrq_operator.spec import PoolSpec, ScaleDown, Scaling, Worker
+
+
+def pod(uid: str, **changes: object) -> Candidate:
+    """Return a ready, idle pod; ``uid`` tells its age too: later letters are younger."""
+    values: dict[str, object] = {
+        "is_ready": True,
+        "created_at": float(ord(uid[0])),
+        "busy": 0,
+        "is_draining": False,
+        "has_workers": True,
+    }
+    return Candidate(uid=uid, name=f"pool-{uid}", **{**values, **changes})  # type: ignore[arg-type]  # a table
+
+
+def flagged_pod(uid: str, **changes: object) -> Candidate:
+    return pod(uid, is_draining=True, **changes)
+
+
+def plan(
+    candidates: list[Candidate],
+    target: int,
+    flagged: Collection[str] = (),
+    *,
+    requested: int | None = None,
+    is_rolling_out: bool = False,
+) -> ShrinkPlan:
+    return plan_shrinking(
+        candidates,
+        len(candidates) if requested is None else requested,
+        target,
+        flagged,
+        is_rolling_out=is_rolling_out,
+    )
+
+
+# Who is flagged
+
+
+@pytest.mark.parametrize(
+    ("candidates", "victim"),
+    [
+        ([pod("a", busy=1), pod("b")], "b"),
+        ([pod("a"), pod("b")], "b"),
+        ([pod("a", busy=2), pod("b", busy=1)], "b"),
+        ([flagged_pod("a", busy=3), pod("b")], "a"),
+        ([pod("a"), pod("b", is_ready=False, has_workers=False)], "b"),
+        ([pod("a", busy=1, is_ready=False), pod("b")], "a"),
+    ],
+    ids=["idle", "youngest", "least busy", "chosen before", "not ready", "not ready though busy"],
+)
+def test_the_pod_that_leaves_is_the_one_that_costs_least(candidates: list[Candidate], victim: str) -> None:
+    first = plan(candidates, 1)
+
+    assert first.drain == (victim,)
+    assert (first.replicas, dict(first.costs), first.waiting_for) == (None, {}, 1)
+
+
+def test_a_pod_without_workers_that_was_chosen_before_stays_chosen() -> None:
+    assert plan([pod("a", has_workers=False), pod("b", has_workers=False)], 1, {"a"}).drain == ("a",)
+
+
+def test_idle_pods_leave_before_busy_ones_are_flagged() -> None:
+    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c"), pod("d")], 1).drain == ("d", "c")
+
+
+def test_busy_pods_are_flagged_when_nobody_is_idle() -> None:
+    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c", busy=3)], 1).drain == ("a", "b")
+
+
+# When they may go
+
+
+def test_a_pod_seen_flagged_and_idle_goes_by_name() -> None:
+    step = plan([pod("a", busy=1), flagged_pod("b")], 1, {"b"})
+
+    assert (step.replicas, dict(step.costs), step.waiting_for) == (1, {"pool-b": VICTIM_COST}, 0)
+    assert step.drain == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("victim", "flagged"),
+    [
+        (pod("b"), set()),
+        (pod("b"), {"b"}),
+        (flagged_pod("b", busy=1), {"b"}),
+        (flagged_pod("b"), set()),
+        (pod("b", has_workers=False), set()),
+        (flagged_pod("b", is_settled=False), {"b"}),
+        (pod("b", has_workers=False, is_settled=False), {"b"}),
+    ],
+    ids=[
+        "idle but may claim",
+        "its flag ended",
+        "flagged but busy",
+        "flagged by an earlier leader, perhaps about to end",
+        "no workers yet and not flagged",
+        "a worker of it vanished from sight",
+        "all workers of it vanished from sight",
+    ],
+)
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_pod_that_is_busy_or_could_start_a_job_never_goes(
+    victim: Candidate, flagged: set[str], target: int
+) -> None:
+    step = plan([pod("a", busy=1), victim], target, flagged)
+
+    assert step.replicas is None
+    assert VICTIM_COST not in step.costs.values()
+    assert "b" in step.drain
+
+
+def test_a_pod_whose_workers_never_came_goes_once_it_was_flagged() -> None:
+    assert plan([pod("a"), pod("b", is_ready=False, has_workers=False)], 1, {"b"}).replicas == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("a", busy=1, is_ready=False),
+        pod("a", is_ready=False, has_workers=False),
+        pod("a", busy=1, was_released=True),
+        flagged_pod("a", busy=1),
+    ],
+    ids=["not ready", "starting", "released lately", "still flagged"],
+)
+def test_nothing_is_lowered_while_kubernetes_might_take_another_pod(other: Candidate) -> None:
+    step = plan([other, flagged_pod("b", is_ready=False)], 1, {"b"})
+
+    assert step.replicas is None
+    assert VICTIM_COST not in step.costs.values()
+
+
+def test_nothing_is_lowered_while_a_flagged_pod_still_runs_jobs() -> None:
+    step = plan([pod("a", busy=1), flagged_pod("b"), flagged_pod("c", busy=1)], 1, {"b", "c"})
+
+    assert (step.replicas, step.waiting_for) == (None, 1)
+    assert set(step.drain) == {"b", "c"}
+
+
+def test_in_a_roll_out_nothing_is_lowered_except_to_nothing() -> None:
+    candidates = [flagged_pod("a"), flagged_pod("b")]
+
+    assert plan([pod("a"), flagged_pod("b")], 1, {"b"}, is_rolling_out=True).replicas is None
+    assert plan(candidates, 0, {"a", "b"}, requested=1, is_rolling_out=True).replicas == 0
+
+
+def test_the_extra_pods_of_a_roll_out_are_not_flagged() -> None:
+    assert plan([pod("a"), pod("b"), pod("c")], 2, requested=2, is_rolling_out=True) == ShrinkPlan()
+
+
+def test_pods_that_never_came_are_given_up_first() -> None:
+    assert plan([pod("a"), flagged_pod("b")], 1, {"b"}, requested=10).replicas == 1
+    assert plan([pod("a"), pod("b")], 5, requested=10) == ShrinkPlan(replicas=5)
+    assert plan([], 0, requested=4).replicas == 0
+
+
+# Pods that are leaving already
+
+
+def test_a_pod_on_its_way_out_is_not_counted_twice() -> None:
+    leaving = flagged_pod("c", deletion_cost=VICTIM_COST)
+
+    step = plan([pod("a", busy=1), pod("b", busy=1), leaving], 1, {"c"}, requested=2)
+
+    assert step.replicas is None
+
+
+@pytest.mark.parametrize("target", [2, 3, 5])
+def test_a_pod_on_its_way_out_stays_flagged_also_when_the_pool_grows(target: int) -> None:
+    leaving = flagged_pod("c", deletion_cost=VICTIM_COST)
+
+    step = plan([pod("a"), pod("b"), leaving], target, {"c"}, requested=2)
+
+    assert step == ShrinkPlan(drain=("c",))
+
+
+# When the work comes back
+
+
+def test_released_pods_lose_flag_and_cost() -> None:
+    candidates = [
+        flagged_pod("a", deletion_cost=VICTIM_COST),
+        pod("b", has_workers=False),
+        flagged_pod("c"),
+        pod("d", deletion_cost=7),
+    ]
+
+    step = plan(candidates, 4, {"a", "b"})
+
+    assert (set(step.release), dict(step.costs)) == ({"a", "b", "c"}, {"pool-a": 0})
+    assert (step.drain, step.replicas) == ((), None)
+
+
+def test_when_part_of_the_work_comes_back_the_busiest_are_released() -> None:
+    candidates = [flagged_pod("a", busy=2), flagged_pod("b"), pod("c", busy=1)]
+
+    step = plan(candidates, 2, {"a", "b"})
+
+    assert (step.drain, step.release) == (("b",), ("a",))
+
+
+def test_a_pod_that_got_a_job_after_its_flag_ended_loses_the_cost() -> None:
+    step = plan([pod("a"), pod("b", busy=1, deletion_cost=VICTIM_COST)], 1)
+
+    assert step.costs == {"pool-b": 0}
+
+
+def test_costs_of_other_people_are_left_alone() -> None:
+    assert plan([pod("a", deletion_cost=-5), pod("b", deletion_cost=100)], 2) == ShrinkPlan()
+
+
+def test_nobody_can_have_a_lower_cost_than_a_pod_that_goes() -> None:
+    assert VICTIM_COST == -2147483648  # Kubernetes reads it as 32 bits
+
+
+# Properties
+
+Situation = tuple[list[Candidate], int, int, frozenset[str], bool]
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    """Draw a seed instead of each value: many small draws are most of the time that hypothesis takes."""
+    random = draw(st.randoms(use_true_random=True))
+    candidates = []
+    for number in range(random.randrange(8)):
+        has_workers = random.random() < 0.8
+        candidates.append(
+            Candidate(
+                uid=f"uid-{number}",
+                name=f"pod-{number}",
+                is_ready=random.random() < 0.8,
+                created_at=random.random(),
+                busy=random.choice([0, 0, 1, 5]) if has_workers else 0,
+                is_draining=has_workers and random.random() < 0.6,
+                has_workers=has_workers,
+                deletion_cost=random.choice([0, 0, VICTIM_COST]),
+                is_settled=random.random() < 0.9,
+                was_released=random.random() < 0.1,
+            )
+        )
+    flagged = frozenset(one.uid for one in candidates if random.random() < 0.6)
+    return candidates, random.randrange(9), random.randrange(9), flagged, random.random() < 0.2
+
+
+def is_safe_to_lose(candidate: Candidate, flagged: Collection[str]) -> bool:
+    return (
+        candidate.uid in flagged
+        and candidate.busy == 0
+        and candidate.is_settled
+        and (candidate.is_draining or not candidate.has_workers)
+    )
+
+
+@given(situations())
+@settings(max_examples=1000)
+def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
+    situation: Situation,
+) -> None:
+    candidates, requested, target, flagged, is_rolling_out = situation
+    step = plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+    safe = {one.uid for one in candidates if is_safe_to_lose(one, flagged)}
+
+    for one in candidates:
+        if step.costs.get(one.name) == VICTIM_COST:
+            assert one.uid in safe
+            assert one.uid in step.drain
+        if one.uid not in safe:
+            assert step.costs.get(one.name, one.deletion_cost) != VICTIM_COST
+    assert not set(step.drain) & set(step.release)
+    if step.replicas is None:
+        return
+    assert target <= step.replicas < requested
+    # Flagged pods may have turned not ready in the meantime, and those go before the lowest cost.
+    for_kubernetes = sorted(
+        candidates,
+        key=lambda one: (
+            one.is_ready and one.uid not in step.drain and one.uid not in step.release,
+            step.costs.get(one.name, one.deletion_cost),
+        ),
+    )
+    removed = for_kubernetes[: max(0, len(candidates) - step.replicas)]
+    assert {one.uid for one in removed} <= safe
+
+
+@given(situations())
+def test_a_plan_that_was_carried_out_is_not_made_again(
+    situation: Situation,
+) -> None:
+    candidates, requested, target, flagged, is_rolling_out = situation
+    first = plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+    assert first == plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+
+    done = [
+        replace(
+            one,
+            is_draining=one.has_workers and (one.uid in first.drain),
+            deletion_cost=first.costs.get(one.name, one.deletion_cost),
+        )
+        for one in candidates
+    ]
+    second = plan_shrinking(done, requested, target, first.drain, is_rolling_out=is_rolling_out)
+
+    assert second.release == ()
+    assert not [name for name, cost in second.costs.items() if cost == 0]
+    assert set(first.drain) <= set(second.drain)
+
+
+# The model
+
+
+STEP_SECONDS = 0.25
+FLAG_SECONDS = 30.0
+HEARTBEAT_SECONDS = 5.0
+PROBE_SECONDS = 5.0
+
+
+@dataclass
+class ModelWorker:
+    worker_id: str
+    job_ends: list[float] = field(default_factory=list)
+    registers_at: float | None = None
+    """None once it is in Redis."""
+
+
+@dataclass
+class ModelPod:
+    uid: str
+    created_at: float
+    workers: list[ModelWorker]
+    cost: int = 0
+    believes_drained: bool = False
+    heard_at: float = 0.0
+    probed_at: float = 0.0
+    ready_at: float | None = None
+
+    @property
+    def running(self) -> int:
+        return sum(len(worker.job_ends) for worker in self.workers)
+
+
+class Model:
+    """A Deployment, its ReplicaSet, kubelets, a Redis and an operator, none of which waits for another.
+
+    What is taken for granted: from observation to action the operator needs less time than a pod to start, and
+    a ready pod turns not ready only because it was flagged.
+    """
+
+    capacity = 2
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now = 1000.0
+        self.names = 0
+        self.pods: list[ModelPod] = []
+        self.listed: list[PodState] = []
+        self.replicas = 0
+        self.flags: dict[str, float] = {}
+        self.due = 0
+        self.claims_from = 0.0
+        self.unreachable_until = 0.0
+        self.memory = SizingMemory()
+        self.actions: list[tuple[str, ShrinkPlan, int]] = []
+        self.resting_until = 0.0
+        self.arrivals_per_second = 0.0
+        self.job_seconds = 1.0
+        self.removed = 0
+        self.calm = self.random.choice([1, 4])
+        self.spec = PoolSpec(
+            queues=["default"],
+            worker=Worker(settings="shop.jobs.settings"),
+            scaling=Scaling(
+                max_replicas=6,
+                jobs_per_replica=4,
+                scale_down=ScaleDown(window_seconds=self.random.choice([0, 0, 5]), step_replicas=None),
+            ),
+        )
+
+    def name(self) -> str:
+        self.names += 1
+        return f"{self.names:04}"
+
+    def happens(self, every_seconds: float) -> bool:
+        return self.random.random() < STEP_SECONDS / every_seconds
+
+    def run(self, seconds: float, *, with_faults: bool) -> None:
+        for _ in range(int(seconds / STEP_SECONDS)):
+            self.now += STEP_SECONDS
+            parts = [self.work, self.kubelet, self.operator, self.replica_set, self.replica_set]
+            if with_faults:
+                parts.append(self.fault)
+            self.random.shuffle(parts)
+            for part in parts:
+                part()
+
+    def work(self) -> None:
+        if self.happens(20):
+            self.arrivals_per_second = self.random.choice([0, 0, 0.2, 1, 4])
+            self.job_seconds = self.random.choice([0.5, 3, 25])
+        self.due += (
+            sum(self.happens(4 / self.arrivals_per_second) for _ in range(4))
+            if self.arrivals_per_second
+            else 0
+        )
+        self.flags = {uid: end for uid, end in self.flags.items() if end > self.now}
+        for one in self.random.sample(self.pods, len(self.pods)):
+            for worker in one.workers:
+                worker.job_ends = [end for end in worker.job_ends if end > self.now]
+                if worker.registers_at is not None:
+                    if worker.registers_at > self.now:
+                        continue
+                    worker.registers_at = None
+                if one.uid in self.flags or self.now < self.claims_from or self.random.random() < 0.3:
+                    continue
+                while self.due and len(worker.job_ends) < self.capacity:
+                    self.due -= 1
+                    worker.job_ends.append(self.now + self.random.expovariate(1 / self.job_seconds))
+
+    def kubelet(self) -> None:
+        for one in self.pods:
+            if self.now - one.heard_at >= HEARTBEAT_SECONDS or self.happens(HEARTBEAT_SECONDS):
+                one.heard_at = self.now
+                one.believes_drained = one.uid in self.flags
+            if self.now - one.probed_at >= PROBE_SECONDS or self.happens(PROBE_SECONDS):
+                one.probed_at = self.now
+                is_ready = not one.believes_drained and (
+                    one.ready_at is not None or any(worker.registers_at is None for worker in one.workers)
+                )
+                one.ready_at = (one.ready_at or self.now) if is_ready else None
+        if self.random.random() < 0.5:
+            self.listed = [
+                PodState(one.uid, one.uid, one.created_at, one.ready_at, one.cost) for one in self.pods
+            ]
+
+    def replica_set(self) -> None:
+        if self.random.random() < 0.5:
+            return
+        surplus = len(self.pods) - self.replicas
+        if surplus > 0:
+            order = sorted(
+                self.pods,
+                key=lambda one: (one.ready_at is not None, one.cost, -one.created_at, self.random.random()),
+            )
+            for one in order[:surplus]:
+                assert one.running == 0, f"{one} was taken away with a running job at {self.now}"
+                self.pods.remove(one)
+                self.removed += 1
+        for _ in range(-surplus):
+            starts_at = self.now + self.random.choice([4.0, 6.0, 6.0, 30.0])
+            workers = [ModelWorker(self.name(), registers_at=starts_at + index) for index in range(2)]
+            self.pods.append(ModelPod(self.name(), self.now, workers, heard_at=self.now, probed_at=self.now))
+
+    def operator(self) -> None:
+        if self.actions:
+            if self.random.random() < 0.6:
+                self.act(*self.actions.pop(0))
+        elif self.now >= self.resting_until:
+            self.resting_until = self.now + self.random.choice([0.25, 0.5, 1.0, 1.0, 3.0])
+            scene = PoolScene(self.observe(), self.listed, self.replicas)
+            step, self.memory = decide_size(self.spec, ["default"], scene, self.memory, self.now)
+            self.actions = [(kind, step.plan, step.replicas) for kind in ("flags", "costs", "replicas")]
+
+    def act(self, kind: str, plan: ShrinkPlan, replicas: int) -> None:
+        if kind == "flags":
+            if self.now < self.unreachable_until:
+                self.actions = []  # what rests on a flag must not happen without it
+                return
+            self.flags.update(dict.fromkeys(plan.drain, self.now + FLAG_SECONDS))
+            for uid in plan.release:
+                self.flags.pop(uid, None)
+            self.memory = replace(self.memory, flagged=frozenset(plan.drain))
+        elif kind == "costs":
+            for one in self.pods:
+                one.cost = plan.costs.get(one.uid, one.cost)
+        else:
+            self.replicas = replicas
+
+    def observe(self) -> Observation | None:
+        if self.now < self.unreachable_until:
+            return None
+        workers = {
+            worker.worker_id: WorkerObservation(
+                worker_id=worker.worker_id,
+                pod_uid=one.uid,
+                busy=len(worker.job_ends),
+                capacity=self.capacity,
+                is_draining=one.uid in self.flags,
+                queues=("default",),
+                lease_ends_ms=0,
+                incarnation=worker.worker_id,
+            )
+            for one in self.pods
+            for worker in one.workers
+            if worker.registers_at is None
+        }
+        queue = QueueObservation(self.due, 0, 0, None, None)
+        return Observation(int(self.now * 1000), {"default": queue}, workers)
+
+    def fault(self) -> None:
+        if self.happens(40 * self.calm):  # a child crashes, its jobs go back, another one takes its place
+            for one in self.pods[:1]:
+                crashed = one.workers.pop(0)
+                self.due += len(crashed.job_ends)
+                one.workers.append(ModelWorker(self.name(), registers_at=self.now + 2))
+        if self.happens(60 * self.calm):  # Redis restarts and has forgotten all but the queue
+            self.flags.clear()
+            self.claims_from = self.now + HEARTBEAT_SECONDS
+            for worker in (worker for one in self.pods for worker in one.workers):
+                worker.registers_at = worker.registers_at or self.now + self.random.uniform(0, 6)
+        if self.happens(60 * self.calm):
+            self.unreachable_until = self.now + self.random.choice([2, 10, 40])
+        if self.happens(60 * self.calm):  # another leader, who knows nothing
+            self.memory, self.actions = SizingMemory(), []
+        if self.happens(80 * self.calm):  # this leader again, after a long time without the lead
+            self.resting_until, self.actions = self.now + self.random.choice([8, 15, 40]), []
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_no_pod_is_taken_away_with_a_running_job_whatever_happens_in_between(seed: int) -> None:
+    model = Model(seed)
+    model.run(300, with_faults=True)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None)
+def test_a_pool_without_work_comes_to_its_end_with_every_job_done(seed: int) -> None:
+    model = Model(seed)
+    model.run(150, with_faults=False)
+    model.happens = lambda every_seconds: False  # type: ignore[method-assign]  # no more arrivals
+    model.arrivals_per_second = 0
+    model.run(450, with_faults=False)
+
+    assert (model.due, model.replicas, len(model.pods)) == (0, 0, 0)
+    assert model.removed > 0 or model.names == 0

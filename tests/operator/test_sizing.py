@@ -1,0 +1,343 @@
+"""What was seen in Redis and of the pods, turned into one step of sizing."""
+
+from dataclasses import replace
+
+import pytest
+
+from rrq.messages import Observation, QueueObservation, WorkerObservation
+from rrq_operator.scaling import Reason
+from rrq_operator.shrinking import VICTIM_COST, ShrinkPlan
+from rrq_operator.sizing import (
+    FIRST_STARTUP_SECONDS,
+    SETTLING_SECONDS,
+    PodState,
+    PoolScene,
+    SizingMemory,
+    SizingStep,
+    decide_size,
+    remember_startups,
+)
+from rrq_operator.spec import PoolSpec, ScaleDown, Scaling, Worker
+
+SPEC = PoolSpec(
+    queues=["fast", "slow"],
+    worker=Worker(settings="shop.jobs.settings"),
+    scaling=Scaling(max_replicas=20, scale_down=ScaleDown(window_seconds=0)),
+)
+
+
+def queue(due: int = 0, due_soon: int = 0, later: int = 0) -> QueueObservation:
+    return QueueObservation(due, due_soon, later, None, None)
+
+
+def worker(
+    worker_id: str,
+    pod_uid: str,
+    busy: int = 0,
+    ended: int = 0,
+    *,
+    is_draining: bool = False,
+    incarnation: str = "first",
+) -> WorkerObservation:
+    return WorkerObservation(
+        worker_id, pod_uid, busy, 10, is_draining, ("fast", "slow"), 0, incarnation, ended=ended
+    )
+
+
+def seen(*workers: WorkerObservation, now_ms: int = 0, **queues: QueueObservation) -> Observation:
+    return Observation(
+        now_ms, {"fast": queue(), "slow": queue(), **queues}, {one.worker_id: one for one in workers}
+    )
+
+
+def ready_pod(uid: str, deletion_cost: int = 0) -> PodState:
+    return PodState(uid, f"pool-{uid}", created_at=0.0, ready_at=4.0, deletion_cost=deletion_cost)
+
+
+class Sized:
+    """A pool of one replica per pod, whose flags are set as soon as they are asked for."""
+
+    def __init__(self, *pods: PodState, spec: PoolSpec = SPEC) -> None:
+        self.pods = pods
+        self.spec = spec
+        self.memory = SizingMemory()
+
+    def step(self, observation: Observation | None, now_seconds: float) -> SizingStep:
+        scene = PoolScene(observation, self.pods, len(self.pods))
+        step, self.memory = decide_size(self.spec, ["fast", "slow"], scene, self.memory, now_seconds)
+        if step.workload is not None:
+            self.memory = replace(self.memory, flagged=frozenset(step.plan.drain))
+        return step
+
+
+# Demand
+
+
+def test_demand_is_the_sum_of_all_queues_and_own_workers() -> None:
+    observation = seen(
+        worker("a1", "a", busy=3),
+        worker("a2", "a", busy=4),
+        worker("b1", "b", busy=5),
+        fast=queue(due=10, due_soon=1, later=5000),
+        slow=queue(due=20, due_soon=2),
+    )
+
+    workload = Sized(ready_pod("a"), ready_pod("b")).step(observation, 0).workload
+
+    assert workload is not None
+    assert (workload.due, workload.due_soon, workload.busy, workload.demand) == (30, 3, 12, 45)
+    assert workload.free_slots == 7 + 6 + 5
+
+
+def test_jobs_due_next_week_ask_for_nothing() -> None:
+    step = Sized().step(seen(fast=queue(later=2000)), 0)
+
+    assert (step.replicas, step.decision.reason) == (0, Reason.IDLE)
+
+
+def test_workers_of_other_pools_and_queues_of_others_are_not_counted() -> None:
+    observation = seen(
+        worker("other", "pod-of-another-pool", busy=50),
+        worker("bare", "", busy=50),
+        worker("a1", "a", busy=1),
+        foreign=queue(due=5000),
+    )
+
+    workload = Sized(ready_pod("a")).step(observation, 0).workload
+
+    assert workload is not None
+    assert (workload.due, workload.busy) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [None, Observation(0, {}), Observation(0, {"fast": queue(due=3)})],
+    ids=["all", "each", "one"],
+)
+def test_a_pool_with_an_unreadable_queue_keeps_its_size_and_its_pods(observation: Observation | None) -> None:
+    pool = Sized(ready_pod("a"), ready_pod("b", VICTIM_COST))
+
+    step = pool.step(observation, 0)
+
+    assert (step.workload, step.replicas, step.plan) == (None, 2, ShrinkPlan())
+    assert step.decision.reason == Reason.QUEUE_UNREADABLE
+
+
+def test_growing_asks_for_the_whole_target_at_once() -> None:
+    assert Sized(ready_pod("a")).step(seen(fast=queue(due=150)), 0).replicas == 15
+
+
+# Speed
+
+
+def measure_finished(
+    before: list[WorkerObservation], after: list[WorkerObservation]
+) -> tuple[int, float, int]:
+    pool = Sized(ready_pod("a"), ready_pod("b"))
+    pool.step(seen(*before, now_ms=10_000, fast=queue(due=50)), 0)
+    workload = pool.step(seen(*after, now_ms=12_000, fast=queue(due=50)), 2).workload
+    assert workload is not None
+    return workload.finished, workload.elapsed_seconds, workload.working_replicas
+
+
+def test_what_ended_between_two_looks_is_what_was_finished() -> None:
+    before = [worker("a1", "a", ended=100), worker("b1", "b", ended=5)]
+    after = [worker("a1", "a", ended=130), worker("b1", "b", ended=6)]
+
+    assert measure_finished(before, after) == (31, 2.0, 2)
+
+
+@pytest.mark.parametrize(
+    "newcomer",
+    [
+        worker("b2", "b", ended=40),
+        worker("b1", "b", ended=2),
+        worker("b1", "b", ended=900, incarnation="second"),
+        worker("b1", "b", ended=60, is_draining=True),
+    ],
+    ids=["not seen before", "counts from zero again", "restarted under its name", "no longer claims"],
+)
+def test_only_workers_that_were_there_all_the_time_tell_how_fast_a_replica_is(
+    newcomer: WorkerObservation,
+) -> None:
+    before = [worker("a1", "a", ended=100), worker("b1", "b", ended=50)]
+
+    finished, _, working = measure_finished(before, [worker("a1", "a", ended=110), newcomer])
+
+    assert finished == 10
+    assert working == (2 if newcomer.ended == 2 else 1)
+
+
+def test_nothing_was_finished_before_the_first_look_nor_during_an_outage() -> None:
+    pool = Sized(ready_pod("a"))
+    first = pool.step(seen(worker("a1", "a", ended=100), now_ms=1000), 0).workload
+    pool.step(None, 1)
+    second = pool.step(seen(worker("a1", "a", ended=900), now_ms=60_000), 60).workload
+
+    for workload in (first, second):
+        assert workload is not None
+        assert (workload.finished, workload.elapsed_seconds, workload.working_replicas) == (0, 0.0, 0)
+
+
+def test_a_clock_of_redis_that_goes_back_measures_no_time() -> None:
+    pool = Sized(ready_pod("a"))
+    pool.step(seen(worker("a1", "a"), now_ms=60_000), 0)
+
+    workload = pool.step(seen(worker("a1", "a"), now_ms=1000), 1).workload
+
+    assert workload is not None
+    assert workload.elapsed_seconds == 0.0
+
+
+# Start-up
+
+
+def test_the_horizon_is_a_guess_until_a_first_pod_was_ready() -> None:
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", 100.0, None)])
+
+    assert memory.startup_seconds is None
+    assert memory.horizon_seconds == FIRST_STARTUP_SECONDS * 1.5
+
+
+def test_each_pod_is_measured_once_however_often_it_becomes_ready() -> None:
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", 100.0, 108.0)])
+    for ready_at in (None, 300.0, 500.0):
+        memory = remember_startups(memory, [PodState("a", "a", 100.0, ready_at)])
+
+    assert memory.startup_seconds == 8.0
+    assert memory.horizon_seconds == 12.0
+
+
+def test_later_pods_move_the_measured_start_up_a_little() -> None:
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 10.0)])
+    memory = remember_startups(memory, [PodState("a", "a", 0.0, 10.0), PodState("b", "b", 50.0, 70.0)])
+
+    assert memory.startup_seconds == pytest.approx(13.0)
+
+
+def test_pods_that_are_gone_are_forgotten_and_their_start_up_is_not() -> None:
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 10.0)])
+    memory = remember_startups(memory, [])
+
+    assert (memory.started, memory.startup_seconds) == (frozenset(), 10.0)
+
+
+def test_a_pod_that_became_ready_again_after_hours_did_not_take_hours_to_start() -> None:
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 7200.0)])
+
+    assert memory.startup_seconds is None
+
+
+@pytest.mark.parametrize(("ready_at", "horizon_seconds"), [(500.0, 600.0), (99.0, 0.0)])
+def test_the_horizon_has_its_limits(ready_at: float, horizon_seconds: float) -> None:
+    created_at = 0.0 if ready_at == 500.0 else 100.0  # clocks of two machines differ
+    memory = remember_startups(SizingMemory(), [PodState("a", "a", created_at, ready_at)])
+
+    assert memory.horizon_seconds == horizon_seconds
+
+
+def test_words_name_the_horizon_that_was_measured() -> None:
+    step = Sized(ready_pod("a")).step(seen(worker("a1", "a"), slow=queue(due_soon=2)), 0)
+
+    assert step.decision.words == "0 running + 0 due + 2 due within 6 s, 10 per replica: 1 needed"
+
+
+# Down
+
+
+def watched_pool(*pods: PodState) -> Sized:
+    """Return a pool that has been busy, and watched, for longer than it takes to trust what is seen."""
+    pool = Sized(*pods)
+    for now_seconds in range(0, int(SETTLING_SECONDS) + 1, 2):
+        pool.step(seen(*idle_workers(pool), fast=queue(due=10 * len(pods))), now_seconds)
+    return pool
+
+
+def idle_workers(pool: Sized, *, is_draining: bool = False) -> list[WorkerObservation]:
+    return [worker(f"{pod.uid}1", pod.uid, is_draining=is_draining) for pod in pool.pods]
+
+
+def test_pods_are_flagged_first_and_go_when_seen_flagged_and_idle() -> None:
+    pool = watched_pool(ready_pod("a"), ready_pod("b"))
+
+    first = pool.step(seen(*idle_workers(pool)), 21)
+    second = pool.step(seen(*idle_workers(pool, is_draining=True)), 22)
+
+    assert (set(first.plan.drain), first.replicas) == ({"a", "b"}, 2)
+    assert (second.replicas, set(second.plan.costs.values())) == (0, {VICTIM_COST})
+
+
+def test_one_worker_of_a_pod_that_may_claim_keeps_the_pod() -> None:
+    pool = watched_pool(ready_pod("a"))
+    pool.step(seen(*idle_workers(pool)), 21)
+
+    step = pool.step(seen(worker("a1", "a", is_draining=True), worker("a2", "a")), 22)
+
+    assert step.replicas == 1
+
+
+def test_a_flag_of_an_earlier_leader_is_renewed_before_it_is_relied_upon() -> None:
+    pool = watched_pool(ready_pod("a"))
+    flagged = seen(*idle_workers(pool, is_draining=True))
+
+    assert pool.step(flagged, 21).replicas == 1
+    assert pool.step(flagged, 22).replicas == 0
+
+
+def steps_until_gone(pool: Sized, start_seconds: int) -> int:
+    """Return for how many seconds an idle, flagged pool is kept."""
+    for now_seconds in range(start_seconds, start_seconds + 100):
+        if pool.step(seen(*idle_workers(pool, is_draining=True)), now_seconds).replicas == 0:
+            return now_seconds - start_seconds
+    raise AssertionError("the pool was never let go")
+
+
+def test_a_new_operator_relies_on_no_pod_at_first() -> None:
+    assert steps_until_gone(Sized(ready_pod("a")), 0) == SETTLING_SECONDS
+
+
+def test_a_leader_who_was_away_relies_on_no_pod_at_first() -> None:
+    pool = watched_pool(ready_pod("a"))
+
+    assert steps_until_gone(pool, 100) == SETTLING_SECONDS
+
+
+def test_after_an_outage_no_pod_is_relied_upon_at_first() -> None:
+    pool = watched_pool(ready_pod("a"))
+    pool.step(None, 21)
+
+    assert steps_until_gone(pool, 22) == SETTLING_SECONDS - 1
+
+
+def test_a_pod_that_lost_a_worker_from_sight_is_kept_until_it_would_be_back() -> None:
+    pool = watched_pool(ready_pod("a"))
+    pool.step(seen(worker("a1", "a"), worker("a2", "a")), 21)
+    pool.step(seen(worker("a1", "a", is_draining=True)), 22)
+
+    assert steps_until_gone(pool, 23) == SETTLING_SECONDS - 1
+
+
+def test_when_work_comes_back_flags_are_taken_away_and_nobody_goes_for_a_while() -> None:
+    pool = watched_pool(ready_pod("a"), ready_pod("b"))
+    pool.step(seen(*idle_workers(pool)), 21)
+    back = pool.step(seen(*idle_workers(pool, is_draining=True), fast=queue(due=20)), 22)
+    assert (set(back.plan.release), back.replicas) == ({"a", "b"}, 2)
+
+    # One of the two may still turn not ready for the flag it had, and would then go instead of the other.
+    lowered_at = None
+    for now_seconds in range(23, 60):
+        workers = [worker("a1", "a", busy=1), worker("b1", "b", is_draining=now_seconds > 23)]
+        if lowered_at is None and pool.step(seen(*workers), now_seconds).replicas == 1:
+            lowered_at = now_seconds
+    assert lowered_at == 22 + SETTLING_SECONDS
+
+
+def test_the_memory_forgets_pods_that_are_gone() -> None:
+    pool = Sized(ready_pod("a"), ready_pod("b"))
+    pool.step(None, 0)
+    pool.step(seen(*idle_workers(pool, is_draining=True), fast=queue(due=20)), 1)
+    pool.pods = ()
+    pool.step(seen(), 2)
+
+    memory = pool.memory
+    assert (memory.workers, memory.unsettled, memory.released, memory.started) == ({}, {}, {}, frozenset())
