@@ -6,7 +6,7 @@ UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench soak images images-test cluster-build cluster-up cluster-down clean
+.PHONY: help demo test check static fmt lock bench bench-operator soak images images-test cluster-build cluster-up cluster-down clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -30,10 +31,12 @@ from kubernetes_build import find_programs
 from operator_process import RunningOperator
 from pool_definition import install_pool_definition
 from pools import PoolDesk, build_pool
+from reaction_report import build_page, build_plot
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.embedded import EmbeddedRedis
 from rrq_operator.kube import Kube, deployments_path, pools_path
+from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -131,16 +134,16 @@ def summarise(seconds: list[float]) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def busy_pools(client: RRQClient, count: int) -> AsyncIterator[None]:
-    """Keep many queues changing: each gets and loses jobs a few times a second."""
+    """Keep many queues changing: jobs come three times a second, and go again as if they were run."""
 
     async def churn(number: int) -> None:
-        queue, level = f"busy-{number}", 0
+        queue = f"busy-{number}"
+        key = client.job_store.keys.queue_key(queue)
         while True:
-            level = (level + 37) % 200
-            await client.enqueue_many([JobRequest("greet", queue_name=queue) for _ in range(10)])
-            if level < 40:
-                await client.job_store.redis.delete(client.job_store.keys.queue_key(queue))
-            await asyncio.sleep(0.3)
+            jobs = [JobRequest("greet", queue_name=queue) for _ in range(random.randrange(5, 50))]
+            await client.enqueue_many(jobs)
+            await asyncio.sleep(random.uniform(0.1, 0.4))
+            await client.job_store.redis.zpopmin(key, random.randrange(5, 50))
 
     tasks = [asyncio.create_task(churn(number)) for number in range(count)]
     try:
@@ -215,9 +218,13 @@ async def measure_crowd(
 
 
 async def wait_for_deployments(kube: Kube, count: int) -> None:
-    async with asyncio.timeout(300):
-        while len((await kube.list_all(deployments_path(NAMESPACE)))[0]) < count:
-            await asyncio.sleep(0.5)
+    await eventually(
+        lambda: _has_deployments(kube, count), 300, f"{count} Deployments are there", interval_seconds=0.5
+    )
+
+
+async def _has_deployments(kube: Kube, count: int) -> bool:
+    return len((await kube.list_all(deployments_path(NAMESPACE)))[0]) >= count
 
 
 async def open_kube(kubeconfig: Path) -> Kube:
@@ -266,7 +273,7 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
                 print(operator.log[-2000:])
             await client.job_store.redis.flushdb()
             await client.close()
-            plane.kubectl("delete", "rrqpools", "--all", "--namespace", NAMESPACE)
+            plane.kubectl("delete", "rrqworkerpools", "--all", "--namespace", NAMESPACE)
             follower.cancel()
             if not given.skip_crowd:
                 with RunningOperator(
@@ -294,6 +301,9 @@ def main() -> int:
     results = asyncio.run(run(given))
     if not given.quick:
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        PAGE.write_text(build_page(results))
+        if results.get("crowd"):
+            PLOT.write_text(build_plot(results["crowd"]))
     return 0
 
 
