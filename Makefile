@@ -54,6 +54,9 @@ fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds one environment per queue)
 	$(BIN)/python bench/throughput.py $(ARGS)
 
+bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator reacts, and what 1,000 pools cost (10 min)
+	$(BIN)/python bench/reaction.py $(ARGS)
+
 # For instance ARGS="--seconds 600 --seed 7".
 soak: $(VENV)/.ready ## Kill, stop and recycle worker processes and Redis under load, then count (3 min)
 	PYTHONPATH=tests/support $(BIN)/python tests/soak/soak.py $(ARGS)

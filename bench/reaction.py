@@ -88,6 +88,13 @@ def pool(name: str, dsn: str, queue: str, **scaling: Any) -> dict[str, Any]:
     return build_pool(name, redis={"url": dsn}, queues=[queue], scaling=sizing)
 
 
+def busy_pool(number: int, dsn: str) -> dict[str, Any]:
+    """Return one of the others, with the usual window: its size does not follow every ripple."""
+    return build_pool(
+        f"busy-{number}", redis={"url": dsn}, queues=[f"busy-{number}"], scaling={"maxReplicas": 10}
+    )
+
+
 async def enqueue_in_bulk(client: RRQClient, queue: str) -> None:
     await client.enqueue_many([JobRequest("greet", queue_name=queue) for _ in range(JOBS)])
 
@@ -261,7 +268,7 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
                 print(results["silent"], "\nreaction beside 50 busy pools", flush=True)
                 for number in range(50):
                     await kube.create(
-                        pools_path(NAMESPACE), pool(f"busy-{number}", redis.dsn, f"busy-{number}")
+                        pools_path(NAMESPACE), busy_pool(number, redis.dsn)
                     )
                 await wait_for_deployments(kube, 51)
                 async with busy_pools(client, 50):

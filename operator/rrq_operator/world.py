@@ -5,7 +5,7 @@ Fed by watches, read by the loops. Whoever cares is told which pool something ha
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -69,10 +69,12 @@ class World:
 
     def set_pool(self, record: PoolRecord) -> None:
         before = self.pools.get(record.key)
-        self.pools[record.key] = record
-        # Our own writes of the status come back as changes; they are none.
         if before is None or (before.uid, before.generation) != (record.uid, record.generation):
+            self.pools[record.key] = record
             self.on_pool(record.key)
+        else:
+            # Our own writes of the status come back as changes; the spec is the same one as before.
+            self.pools[record.key] = replace(record, pool=before.pool)
 
     def drop_pool(self, key: PoolKey, uid: str) -> None:
         record = self.pools.get(key)
