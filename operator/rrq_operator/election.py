@@ -151,14 +151,22 @@ async def _serve(
         await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         is_stopped = True
-    is_cut_short = not working.done()
+    is_cut_short = working.cancel()
     try:
-        # The leadership still holds for what the work does to end well, at most until its deadline.
-        await _end(working, campaign.timing)
+        # A stop leaves the leadership as it is until then: the work may still write to end well.
+        try:
+            await _wait_for_end(working, campaign.timing)
+        except asyncio.CancelledError:
+            if is_stopped:
+                raise  # the second time, without patience; the lease stays ours, for the work may go on
+            is_stopped = True
+            await _wait_for_end(working, campaign.timing)
     finally:
         keeping.cancel()
         leadership.revoke()
         on_change(False)
+    if is_cut_short and not working.cancelled() and (error := working.exception()) is not None:
+        logger.error("the work of the leader failed while it was stopped", exc_info=error)
     if is_stopped or not is_cut_short:
         await asyncio.wait({keeping})
         await campaign.release()
@@ -169,18 +177,13 @@ async def _serve(
     return False
 
 
-async def _end(working: asyncio.Future[None], timing: Timing) -> None:
-    if working.done():
-        return
-    working.cancel()
+async def _wait_for_end(working: asyncio.Future[None], timing: Timing) -> None:
     await asyncio.wait({working}, timeout=timing.work_stop_seconds)
     if not working.done():
         raise WorkDoesNotStop(
             f"The work of the leader goes on {timing.work_stop_seconds} s after it was cancelled. "
             "End this process, so that the next leader is alone."
         )
-    if not working.cancelled() and (error := working.exception()) is not None:
-        logger.error("the work of the leader failed while it was stopped", exc_info=error)
 
 
 class _Campaign:
@@ -250,6 +253,7 @@ class _Campaign:
                     return await self._write(seen)
                 case Wait(seconds):
                     self._memory = replace(self._memory, is_current=False)
+                    self._tell_trouble("")
                     return min(seconds, self._jitter(self.timing.renew_interval_seconds))
                 case Lost(reason):
                     logger.warning(
