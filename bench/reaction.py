@@ -267,9 +267,7 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
                 )
                 print(results["silent"], "\nreaction beside 50 busy pools", flush=True)
                 for number in range(50):
-                    await kube.create(
-                        pools_path(NAMESPACE), busy_pool(number, redis.dsn)
-                    )
+                    await kube.create(pools_path(NAMESPACE), busy_pool(number, redis.dsn))
                 await wait_for_deployments(kube, 51)
                 async with busy_pools(client, 50):
                     await asyncio.sleep(3)

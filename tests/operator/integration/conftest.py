@@ -102,7 +102,8 @@ async def namespace(api_client: ApiClient) -> AsyncIterator[str]:
             raise
         return True
 
-    await eventually(accepts_pods, message=f"namespace {name} never got its service account")
+    # Controllers back off for a while after a test that stopped the API server.
+    await eventually(accepts_pods, 30, f"namespace {name} never got its service account")
     yield name
     await core.delete_namespace(name)
     # At once: a pod whose node has left would hold the namespace for ever.

@@ -1,0 +1,131 @@
+"""The operator as a process: two replicas, its pages, how it ends. A real API server and a real Redis."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pool_definition import install_pool_definition
+from pools import build_pool
+from rrq.client import JobRequest
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster_part import Part
+    from operator_process import RunningOperator
+    from pools import PoolDesk
+    from rrq import RRQClient
+
+
+async def leads(operator: RunningOperator) -> bool:
+    _, text = await operator.get("/metrics")
+    return "rrq_operator_is_leader 1.0" in text
+
+
+async def grows(desk: PoolDesk, client: RRQClient, name: str, within_seconds: float) -> None:
+    await client.enqueue_many([JobRequest("greet", queue_name=name) for _ in range(50)])
+    await eventually(lambda: desk.replicas(name) == 5, within_seconds, f"pool {name} grows")
+
+
+@pytest.fixture
+async def pair(
+    desk: PoolDesk, start_operator: Callable[..., RunningOperator], redis_dsn: str
+) -> tuple[RunningOperator, RunningOperator]:
+    """A leader and its standby, with a pool at zero."""
+    first = start_operator("first")
+    await eventually(lambda: leads(first), 20, "the first operator leads")
+    second = start_operator("second")
+    await eventually(lambda: second.get("/readyz"), 20)
+    desk.apply(build_pool("emails", redis={"url": redis_dsn}, queues=["emails"]))
+    await eventually(lambda: desk.replicas("emails") == 0, 20)
+    return first, second
+
+
+async def test_the_standby_takes_over_when_the_leader_is_killed(
+    desk: PoolDesk, pair: tuple[RunningOperator, RunningOperator], client: RRQClient
+) -> None:
+    first, second = pair
+    assert not await leads(second)
+    first.kill()
+    killed_at = time.monotonic()
+    await eventually(lambda: leads(second), 8, "the standby leads within 8 s")
+    assert time.monotonic() - killed_at < 8
+    await grows(desk, client, "emails", 3)
+
+
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+    desk: PoolDesk, pair: tuple[RunningOperator, RunningOperator], client: RRQClient
+) -> None:
+    first, second = pair
+    stopped_at = time.monotonic()
+    assert first.stop() == 0
+    assert time.monotonic() - stopped_at < 5, "it ends quickly"
+    await eventually(lambda: leads(second), 3, "the standby leads at once")
+    await grows(desk, client, "emails", 3)
+
+
+async def test_a_leader_that_was_frozen_leads_no_more(
+    desk: PoolDesk, pair: tuple[RunningOperator, RunningOperator], client: RRQClient
+) -> None:
+    first, second = pair
+    first.signal(signal.SIGSTOP)
+    await eventually(lambda: leads(second), 8, "the standby leads")
+    first.signal(signal.SIGCONT)
+    await eventually(lambda: _lost(first), 10, "the old leader knows")
+    assert await leads(second)
+    await grows(desk, client, "emails", 3)
+
+
+async def _lost(operator: RunningOperator) -> bool:
+    return not await leads(operator)
+
+
+async def test_replicas_outlive_an_api_server_that_is_away(
+    desk: PoolDesk,
+    pair: tuple[RunningOperator, RunningOperator],
+    client: RRQClient,
+    api_server: Part,
+) -> None:
+    first, second = pair
+    api_server.stop()
+    await eventually(lambda: _lost(first), 10, "nobody leads without an API server")
+    assert not await leads(second)
+    for operator in pair:
+        assert (await operator.get("/livez"))[0] == 200, "a restart would not help"
+    api_server.start()
+
+    async def one_leads() -> bool:
+        return [await leads(operator) for operator in pair].count(True) == 1
+
+    await eventually(one_leads, 20, "one of them leads again")
+    await grows(desk, client, "emails", 10)
+
+
+async def test_the_pages_tell_how_the_operator_is(operator: RunningOperator) -> None:
+    await eventually(lambda: _answers(operator, "/readyz"), 20)
+    assert await operator.get("/livez") == (200, "ok\n")
+    assert (await operator.get("/nothing-here"))[0] == 404
+    _, text = await operator.get("/metrics")
+    for name in ("build_info", "tick_seconds_count", "reaction_seconds_count", "api_calls_total", "pools"):
+        assert f"rrq_operator_{name}" in text
+
+
+async def _answers(operator: RunningOperator, page: str) -> bool:
+    return (await operator.get(page))[0] == 200
+
+
+async def test_a_pool_that_comes_before_its_definition_is_waited_for(
+    desk: PoolDesk, start_operator: Callable[..., RunningOperator], redis_dsn: str
+) -> None:
+    desk.kubectl("delete", "crd", "rrqworkerpools.rrq.dev")
+    operator = start_operator()
+    await eventually(lambda: "does not know RRQWorkerPool" in operator.log, 20)
+    install_pool_definition(desk.cluster)
+    await eventually(lambda: leads(operator), 20)
+    desk.apply(build_pool("emails", redis={"url": redis_dsn}))
+    await eventually(lambda: desk.replicas("emails") == 0, 20)
