@@ -25,13 +25,13 @@ sys.path[:0] = [str(BENCH.parent / "tests" / "support")]
 import psutil
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
+from reaction_report import build_page, build_plot
 
 from control_plane import ControlPlane
 from kubernetes_build import find_programs
 from operator_process import RunningOperator
 from pool_definition import install_pool_definition
 from pools import PoolDesk, build_pool
-from reaction_report import build_page, build_plot
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.embedded import EmbeddedRedis
@@ -46,6 +46,7 @@ PAGE = BENCH.parent / "docs" / "operator-benchmarks.md"
 PLOT = BENCH.parent / "docs" / "img" / "operator.svg"
 JOBS = 2_000
 REPLICAS = 20
+OTHERS = 50
 NAMESPACE = "bench"
 SETTLE_SECONDS = 15.0
 
@@ -240,54 +241,60 @@ async def open_kube(kubeconfig: Path) -> Kube:
     return Kube(configuration)
 
 
+async def measure_all_reactions(
+    plane: ControlPlane, kube: Kube, dsn: str, folder: Path, runs: int
+) -> dict[str, Any]:
+    """Return the reactions of one operator, alone and beside other pools."""
+    results: dict[str, Any] = {}
+    client = RRQClient(RRQSettings(redis_dsn=dsn))
+    sizes = Sizes(kube)
+    follower = asyncio.create_task(sizes.follow())
+    try:
+        with RunningOperator(plane.kubeconfig, NAMESPACE, folder, log_level="INFO") as operator:
+            PoolDesk(plane, NAMESPACE).apply(pool("reaction", dsn, "reaction"))
+            await sizes.wait_for("reaction", 0)
+            for name, enqueue in (("bulk", enqueue_in_bulk), ("silent", enqueue_silently)):
+                results[name] = await measure_reactions(enqueue, client, sizes, "reaction", runs)
+                print(name, results[name], flush=True)
+            for number in range(OTHERS):
+                await kube.create(pools_path(NAMESPACE), busy_pool(number, dsn))
+            await wait_for_deployments(kube, OTHERS + 1)
+            async with busy_pools(client, OTHERS):
+                await asyncio.sleep(SETTLE_SECONDS)
+                results["beside_50"] = await measure_reactions(
+                    enqueue_in_bulk, client, sizes, "reaction", runs
+                )
+            print("beside_50", results["beside_50"], operator.log[-2000:], flush=True)
+    finally:
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+        await client.job_store.redis.flushdb()
+        await client.close()
+        plane.kubectl("delete", "rrqworkerpools", "--all", "--namespace", NAMESPACE)
+    return results
+
+
 async def run(given: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "runs": given.runs}
     with (
-        tempfile.TemporaryDirectory() as folder,
-        ControlPlane(find_programs(), Path(folder)) as plane,
+        tempfile.TemporaryDirectory() as name,
+        ControlPlane(find_programs(), Path(name)) as plane,
         EmbeddedRedis() as redis,
     ):
+        folder = Path(name)
         install_pool_definition(plane)
         plane.kubectl("create", "namespace", NAMESPACE)
-        desk = PoolDesk(plane, NAMESPACE)
-        client = RRQClient(RRQSettings(redis_dsn=redis.dsn))
         async with await open_kube(plane.kubeconfig) as kube:
-            sizes = Sizes(kube)
-            follower = asyncio.create_task(sizes.follow())
-            with RunningOperator(plane.kubeconfig, NAMESPACE, Path(folder), log_level="WARNING") as operator:
-                desk.apply(pool("reaction", redis.dsn, "reaction"))
-                await sizes.wait_for("reaction", 0)
-                print("reaction to a bulk enqueue", flush=True)
-                results["bulk"] = await measure_reactions(
-                    enqueue_in_bulk, client, sizes, "reaction", given.runs
-                )
-                print(results["bulk"], "\nreaction to a producer that publishes nothing", flush=True)
-                results["silent"] = await measure_reactions(
-                    enqueue_silently, client, sizes, "reaction", given.runs
-                )
-                print(results["silent"], "\nreaction beside 50 busy pools", flush=True)
-                for number in range(50):
-                    await kube.create(pools_path(NAMESPACE), busy_pool(number, redis.dsn))
-                await wait_for_deployments(kube, 51)
-                async with busy_pools(client, 50):
-                    await asyncio.sleep(3)
-                    results["beside_50"] = await measure_reactions(
-                        enqueue_in_bulk, client, sizes, "reaction", given.runs
-                    )
-                print(results["beside_50"], flush=True)
-                print(operator.log[-2000:])
-            await client.job_store.redis.flushdb()
-            await client.close()
-            plane.kubectl("delete", "rrqworkerpools", "--all", "--namespace", NAMESPACE)
-            follower.cancel()
+            if not given.skip_reactions:
+                results |= await measure_all_reactions(plane, kube, redis.dsn, folder, given.runs)
             if not given.skip_crowd:
                 with RunningOperator(
-                    plane.kubeconfig, NAMESPACE, Path(folder), name="crowd", log_level="WARNING"
+                    plane.kubeconfig, NAMESPACE, folder, name="crowd", log_level="INFO"
                 ) as operator:
                     results["crowd"] = await measure_crowd(
                         kube, operator, redis.dsn, given.counts, given.seconds
                     )
-                    print(operator.log[-2000:])
+                    print(*[line for line in operator.log.splitlines() if "INFO" not in line][-5:])
     return results
 
 
@@ -299,12 +306,14 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each crowd is watched")
     parser.add_argument("--skip-crowd", action="store_true")
+    parser.add_argument("--skip-reactions", action="store_true")
     parser.add_argument("--quick", action="store_true", help="three runs, no crowd, nothing written")
     given = parser.parse_args()
     if given.quick:
         given.runs, given.skip_crowd = 3, True
     results = asyncio.run(run(given))
-    if not given.quick:
+    # Half a run must not replace the whole one that is published.
+    if not (given.quick or given.skip_crowd or given.skip_reactions):
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         PAGE.write_text(build_page(results))
         if results.get("crowd"):

@@ -75,9 +75,11 @@ def build_page(results: Results) -> str:
 def build_plot(rows: list[dict[str, Any]]) -> str:
     """Return four small charts over the number of pools."""
     height = PANEL_HEIGHT * ((len(PANELS) + PANELS_PER_ROW - 1) // PANELS_PER_ROW)
+    size = f"0 0 {PANEL_WIDTH * PANELS_PER_ROW} {height}"
+    label = "Cost of the operator by number of pools"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PANEL_WIDTH * PANELS_PER_ROW} {height}" role="img" '
-        f'aria-label="Cost of the operator by number of pools">\n<style>{STYLE}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="img" aria-label="{label}">',
+        f"<style>{STYLE}</style>",
     ]
     for index, (field, title) in enumerate(PANELS):
         left, top = PANEL_WIDTH * (index % PANELS_PER_ROW), PANEL_HEIGHT * (index // PANELS_PER_ROW)
