@@ -8,11 +8,14 @@ wrong becomes one of four errors, so that callers need to know neither HTTP nor 
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 from kubernetes.aio import client, config
+from yaml import YAMLError
 
 from rrq_operator.manifests import MANAGER, Manifest
 
@@ -65,6 +68,8 @@ class Kube:
         self.calls = 0
         #: Asked right before every write: a leader that was deposed while it waited must not write any more.
         self.may_write: Callable[[], bool] = lambda: True
+        #: Where a person means who names no namespace; by the kubeconfig.
+        self.namespace = "default"
 
     @classmethod
     async def connect(cls) -> Self:
@@ -80,6 +85,32 @@ class Kube:
                     f"No cluster to talk to: {error}. Run in a pod, or set KUBECONFIG to a file that names a cluster."
                 ) from error
         return cls(configuration)
+
+    @classmethod
+    async def connect_as_user(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Return a connection by the rights of the person at the keyboard, also inside a pod.
+
+        The file is ``kubeconfig``, else KUBECONFIG, else ~/.kube/config; it is never written.
+        """
+        configuration = type.__call__(client.Configuration)
+        files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        # Looked for here, because the client logs a warning of its own and then finds a key missing.
+        if not _has_file(files):
+            raise KubeUnavailable(
+                f"No cluster to talk to: there is no kubeconfig {files}. Name one by --kubeconfig or KUBECONFIG."
+            )
+        try:
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]  # the client has no types here
+                files, context, client_configuration=configuration, persist_config=False
+            )
+        except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, YAMLError) as error:
+            # The client takes a well-formed file for granted and stumbles over any other.
+            raise KubeUnavailable(
+                f"No cluster to talk to: kubeconfig {files} is of no use: {error}"
+            ) from error
+        kube = cls(configuration)
+        kube.namespace = str(loader.current_context["context"].get("namespace") or "default")
+        return kube
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,9 +180,9 @@ class Kube:
             content_type=_APPLY,
         )
 
-    async def merge(self, path: str, change: Manifest) -> Manifest:
+    async def merge(self, path: str, change: Manifest, *, manager: str = MANAGER) -> Manifest:
         return await self._call(
-            "PATCH", path, body=change, query={"fieldManager": MANAGER}, content_type=_MERGE
+            "PATCH", path, body=change, query={"fieldManager": manager}, content_type=_MERGE
         )
 
     async def create(self, path: str, manifest: Manifest) -> Manifest:
@@ -228,6 +259,10 @@ class Kube:
         if response.status >= 400:
             raise _build_error(response.status, await response.read())
         return response
+
+
+def _has_file(paths: str) -> bool:
+    return any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path)
 
 
 async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manifest]:

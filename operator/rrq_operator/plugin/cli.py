@@ -1,0 +1,58 @@
+"""The plugin's command line: which command lives where.
+
+kubectl finds a program named ``kubectl-rrq`` on the PATH and hands it everything behind ``kubectl rrq``.
+"""
+
+import importlib
+import sys
+
+import click
+
+from rrq.version import __version__
+
+_HOME = "rrq_operator.plugin"
+_COMMANDS = {
+    "top": f"{_HOME}.top",
+    "queues": f"{_HOME}.queues",
+    "jobs": f"{_HOME}.jobs",
+    "dlq": f"{_HOME}.dlq",
+    "pause": f"{_HOME}.pause",
+    "resume": f"{_HOME}.pause",
+    "scale": f"{_HOME}.scale",
+}
+
+
+class _CommandsOnDemand(click.Group):
+    """A group whose commands are defined, under their own names, in modules that are imported when needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def rrq() -> None:
+    """See and steer RRQ worker pools.
+
+    Cluster and rights are those of your kubeconfig. Queues and jobs are read from the Redis that the pool names,
+    which takes the right to read its Secret and a way to its host; --redis-url names another way.
+    """
+
+
+def main() -> None:
+    try:
+        rrq(prog_name="kubectl rrq")
+    except ModuleNotFoundError as error:
+        # The library alone installs this program too, but not the client that it needs.
+        if str(error.name).partition(".")[0] not in ("kubernetes", "aiohttp", "yaml"):
+            raise
+        click.echo(
+            "ERROR: The Kubernetes client is not installed. Run: pip install 'rrq[operator]'.", err=True
+        )
+        sys.exit(1)

@@ -1,0 +1,454 @@
+"""`kubectl rrq` as a person calls it: real kubectl, real API server, real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from commandline import Terminal
+from control_plane import Cluster, ControlPlane, KubectlFailed
+from fleet import running_worker
+from pool_definition import install_pool_definition
+from pools import PoolDesk, build_pool
+from rrq import JobRegistry
+from rrq.client import JobRequest
+from rrq_operator.crd import CRD_NAME
+from rrq_operator.plugin.tables import TOP_COLUMNS
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rrq import RRQClient, RRQSettings
+    from rrq.embedded import EmbeddedRedis
+    from rrq.store import JobStore
+
+# Nobody listens there, and no name has to be looked up.
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Calls `kubectl rrq` in one namespace."""
+
+    cluster: Cluster
+    namespace: str
+
+    def run(self, *arguments: str) -> str:
+        return self.cluster.kubectl("rrq", *arguments, "--namespace", self.namespace)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json"))
+
+    def refused(self, *arguments: str) -> str:
+        """Call a command that must fail; returns the one line that it says."""
+        with pytest.raises(KubectlFailed) as caught:
+            self.run(*arguments)
+        head, _, said = str(caught.value).partition("\n")
+        assert head.endswith("ended with 1:"), caught.value
+        assert said.startswith("ERROR: "), said
+        assert len(said.splitlines()) == 1, said
+        return said
+
+
+@pytest.fixture(autouse=True)
+def plugin_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def plugin(desk: PoolDesk) -> Plugin:
+    return Plugin(desk.cluster, desk.namespace)
+
+
+@pytest.fixture
+def emails(desk: PoolDesk, redis_dsn: str) -> None:
+    """A pool of two queues whose Redis is named by a Secret."""
+    desk.add_secret("rrq-redis", url=redis_dsn)
+    desk.apply(build_pool("emails", queues=["mail", "bulk"], redis=from_secret()))
+
+
+@pytest.fixture
+def someone(control_plane: Cluster, desk: PoolDesk) -> Callable[..., Plugin]:
+    """Makes a user who may do nothing but what is said, as (verbs, resources), in the namespace of the test."""
+    if not isinstance(control_plane, ControlPlane):
+        pytest.skip("only for a control plane of our own")
+
+    def make(*rights: tuple[str, str]) -> Plugin:
+        user = f"jane-{desk.namespace}"
+        for number, (verbs, resource) in enumerate(rights):
+            name = f"jane-{number}"
+            desk.kubectl("create", "role", name, f"--verb={verbs}", f"--resource={resource}")
+            desk.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={user}")
+        kubeconfig = control_plane.make_kubeconfig(user)
+        return Plugin(Cluster(kubeconfig, control_plane.kubectl_program), desk.namespace)
+
+    return make
+
+
+def from_secret(name: str = "rrq-redis") -> dict[str, Any]:
+    return {"urlFrom": {"secretKeyRef": {"name": name, "key": "url"}}}
+
+
+async def enqueue(client: RRQClient, queue: str, count: int = 1, **options: Any) -> list[str]:
+    jobs = await client.enqueue_many([JobRequest("send", queue_name=queue, **options)] * count)
+    return [job.id for job in jobs]
+
+
+async def bury(client: RRQClient, settings: RRQSettings, store: JobStore, *queues: str) -> list[str]:
+    """Let one job of each queue fail for good."""
+
+    async def fail(ctx: dict[str, Any]) -> None:
+        raise ValueError("no such mailbox")
+
+    registry = JobRegistry()
+    registry.register("send", fail)
+    ids = [(await enqueue(client, queue, max_retries=1))[0] for queue in queues]
+    async with running_worker(settings, registry, queues=list(queues)):
+
+        async def all_buried() -> bool:
+            return await store.redis.llen(store.keys.dlq_key(settings.default_dlq_name)) == len(ids)
+
+        await eventually(all_buried, 20)
+    return ids
+
+
+def test_help_loads_no_kubernetes_client() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from rrq_operator.plugin.cli import rrq; "
+        "result = CliRunner().invoke(rrq, ['--help']); assert 'Show pools' in result.output, result.output; "
+        "print([name for name in ('kubernetes', 'kopf', 'redis', 'pydantic', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("emails")
+async def test_top_shows_what_redis_holds_now_and_what_the_operator_decided(
+    plugin: Plugin, desk: PoolDesk, client: RRQClient
+) -> None:
+    decision = {"reason": "Backlog", "words": "3 due ask for 1 replica", "replicas": 1}
+    status = {"due": 99, "readyReplicas": 1, "desiredReplicas": 2, "reason": "Backlog"}
+    patch = json.dumps({"status": status | {"lastDecision": decision}})
+    desk.kubectl("patch", "rrqpool", "emails", "--subresource=status", "--type=merge", "--patch", patch)
+    await enqueue(client, "mail", 3)
+    title, columns, row = plugin.run("top").splitlines()
+    assert title == "Pools"
+    assert columns.split() == list(TOP_COLUMNS)
+    assert row.split()[:4] == ["emails", "Deployment", "mail,bulk", "3"]
+    assert row.split()[5:] == ["0", "1/2", "Backlog", "3", "due", "ask", "for", "1", "replica"]
+    (line,) = plugin.json("top", "emails")
+    assert (line["due"], line["source"], line["desired"]) == (3, "redis", 2)
+
+
+@pytest.mark.usefixtures("emails")
+def test_top_shows_the_pools_of_all_namespaces_with_their_places(plugin: Plugin) -> None:
+    shown = plugin.cluster.kubectl("rrq", "top", "-A")
+    assert f"{plugin.namespace}/emails" in shown
+    shown = plugin.cluster.kubectl("rrq", "top", "emails", "-A")
+    assert f"{plugin.namespace}/emails" in shown
+
+
+def test_top_falls_back_to_the_status_and_says_why(desk: PoolDesk, plugin: Plugin) -> None:
+    desk.apply(build_pool("emails", redis={"url": NOWHERE}))
+    patch = json.dumps({"status": {"due": 7, "busy": 2, "oldestDueTime": "2020-01-01T00:00:00Z"}})
+    desk.kubectl("patch", "rrqpool", "emails", "--subresource=status", "--type=merge", "--patch", patch)
+    done = subprocess.run(
+        [desk.cluster.kubectl_program, "rrq", "top", "-n", desk.namespace],
+        env={**os.environ, "KUBECONFIG": str(desk.cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    row = done.stdout.splitlines()[2]
+    assert "7*" in row
+    assert "2*" in row
+    (note,) = done.stderr.splitlines()
+    assert note.startswith(
+        "Note: some figures are those of the status, marked by *: Redis at redis://127.0.0.1:1/0"
+    )
+    assert plugin.json("top")[0]["source"] == "status"
+
+
+@pytest.mark.usefixtures("emails")
+async def test_watching_shows_a_job_that_arrives_and_ends_by_ctrl_c(
+    plugin: Plugin, client: RRQClient
+) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [plugin.cluster.kubectl_program, "rrq", "top", "--watch", "--refresh=0.5", "-n", plugin.namespace],
+        env={
+            **os.environ,
+            "KUBECONFIG": str(plugin.cluster.kubeconfig),
+            "TERM": "xterm-256color",
+            "COLUMNS": "150",
+            "LINES": "40",
+        },
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    shown = Terminal(process, master)
+    try:
+        await eventually(lambda: "emails" in shown.text, 20)
+        shown.forget()
+        await enqueue(client, "bulk", 4321)
+        await eventually(lambda: "4321" in shown.text, 20)
+        shown.signal(signal.SIGINT)
+        assert shown.wait() == 0, shown.text
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(master)
+
+
+@pytest.mark.usefixtures("emails")
+async def test_queues_tells_due_soon_later_and_running_apart(
+    plugin: Plugin, client: RRQClient, settings: RRQSettings
+) -> None:
+    release = asyncio.Event()
+
+    async def hold(ctx: dict[str, Any]) -> None:
+        await release.wait()
+
+    registry = JobRegistry()
+    registry.register("send", hold)
+    await enqueue(client, "bulk", 2)
+    async with running_worker(settings, registry, queues=["bulk"]):
+        await enqueue(client, "mail", 3)
+        await enqueue(client, "mail", 2, defer_by=timedelta(seconds=20))
+        await enqueue(client, "mail", 1, defer_by=timedelta(days=7))
+
+        async def figures() -> bool:
+            mail, bulk = await asyncio.to_thread(plugin.json, "queues", "emails")
+            assert mail["oldest_seconds"] > 0
+            counts = [mail[name] for name in ("due", "due_soon", "later", "busy")]
+            assert (mail["queue"], counts) == ("mail", [3, 2, 1, 0])
+            assert (bulk["queue"], bulk["due"], bulk["busy"]) == ("bulk", 0, 2)
+            return True
+
+        await eventually(figures, 20)
+        table = plugin.run("queues").splitlines()
+        assert table[1].split() == ["Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy"]
+        assert table[2].split()[:5] == ["mail", "emails", "3", "2", "1"]
+        release.set()
+
+
+@pytest.mark.usefixtures("emails")
+async def test_jobs_lists_those_of_the_pool_alone(plugin: Plugin, client: RRQClient) -> None:
+    mail, bulk = (await enqueue(client, "mail"))[0], (await enqueue(client, "bulk"))[0]
+    (other,) = await enqueue(client, "invoices")
+    shown = plugin.run("jobs", "emails")
+    assert mail in shown
+    assert bulk in shown
+    assert other not in shown
+    assert "Showing 2 of 2 jobs" in shown
+    listed = plugin.json("jobs", "emails", "--queue=bulk", "--status=pending")
+    assert [job["id"] for job in listed["jobs"]] == [bulk]
+    assert plugin.json("jobs", "emails", "--status=active")["total"] == 0
+    assert plugin.json("jobs", "emails", "--limit=1")["total"] == 2
+    assert "does not serve queue invoices, but mail, bulk" in plugin.refused(
+        "jobs", "emails", "--queue=invoices"
+    )
+
+
+@pytest.mark.usefixtures("emails")
+async def test_dead_letters_of_a_pool_go_back_to_the_queues_they_came_from(
+    plugin: Plugin, client: RRQClient, settings: RRQSettings, store: JobStore
+) -> None:
+    mail, bulk, other = await bury(client, settings, store, "mail", "bulk", "invoices")
+    listed = plugin.json("dlq", "emails")
+    assert {job["id"] for job in listed["jobs"]} == {mail, bulk}
+    assert "no such mailbox" in plugin.run("dlq", "emails", "list")
+    assert "Traceback" in plugin.run("dlq", "emails", "inspect", mail)
+    assert "Say which" in plugin.refused("dlq", "emails", "requeue")
+    assert f"Job {other} came from queue invoices" in plugin.refused("dlq", "emails", "requeue", other)
+    assert "Would requeue 1 jobs" in plugin.run("dlq", "emails", "requeue", mail, "--dry-run")
+    assert plugin.json("dlq", "emails")["total"] == 2
+
+    assert "to queue 'bulk'" in plugin.run("dlq", "emails", "requeue", bulk)
+    assert "to queue 'mail'" in plugin.run("dlq", "emails", "requeue", "--all")
+    queued = {queue["queue"]: queue["due"] for queue in plugin.json("queues", "emails")}
+    assert queued == {"mail": 1, "bulk": 1}
+    assert plugin.json("dlq", "emails")["total"] == 0
+    # What belongs to others is left where it is.
+    assert await store.redis.llen(store.keys.dlq_key(settings.default_dlq_name)) == 1
+
+
+@pytest.mark.usefixtures("emails")
+def test_pause_and_resume_change_the_spec(plugin: Plugin, desk: PoolDesk) -> None:
+    said = plugin.run("pause", "emails")
+    assert "is paused: it keeps its size" in said
+    assert desk.get("rrqpool", "emails")["spec"]["scaling"]["paused"] is True
+    assert "is paused already" in plugin.run("pause", "emails")
+    assert plugin.json("top")[0]["paused"] is True
+    assert "follows its queues again" in plugin.run("resume", "emails")
+    pool = desk.get("rrqpool", "emails")
+    assert pool["spec"]["scaling"]["paused"] is False
+    managers = {entry["manager"] for entry in desk_managers(desk)}
+    assert "kubectl-rrq" in managers
+    assert "was not paused" in plugin.run("resume", "emails")
+
+
+def desk_managers(desk: PoolDesk) -> list[dict[str, Any]]:
+    text = desk.kubectl("get", "rrqpool", "emails", "--output=json", "--show-managed-fields")
+    entries: list[dict[str, Any]] = json.loads(text)["metadata"]["managedFields"]
+    return entries
+
+
+def test_a_pool_of_type_job_cannot_be_paused(plugin: Plugin, desk: PoolDesk) -> None:
+    desk.apply(build_pool("nightly", type="Job"))
+    said = plugin.refused("pause", "nightly")
+    assert "is of type Job, which has no pause yet" in said
+    assert "delete the pool and apply its manifest again" in said
+
+
+@pytest.mark.usefixtures("emails")
+def test_scale_sets_the_floor_and_shows_what_the_api_server_refuses(plugin: Plugin, desk: PoolDesk) -> None:
+    assert "at least 3, whatever its queues hold; 0 leaves it to the queues" in plugin.run(
+        "scale", "emails", "--replicas=3"
+    )
+    assert desk.get("rrqpool", "emails")["spec"]["replicas"] == 3
+    assert "replicas must not exceed scaling.maxReplicas" in plugin.refused(
+        "scale", "emails", "--replicas=11"
+    )
+    assert "no floor" in plugin.run("scale", "emails", "--replicas=0")
+    assert desk.get("rrqpool", "emails")["spec"]["replicas"] == 0
+
+
+@pytest.mark.usefixtures("emails")
+def test_an_unknown_pool_is_answered_by_those_there_are(plugin: Plugin) -> None:
+    for command in (("top",), ("queues",), ("jobs",), ("dlq",), ("pause",), ("scale", "--replicas=1")):
+        said = plugin.refused(*command, "emial")
+        assert f"no pool emial in namespace {plugin.namespace}; there are emails." in said
+
+
+def test_a_namespace_without_pools_says_so(plugin: Plugin) -> None:
+    assert plugin.run("top") == f"No pools in namespace {plugin.namespace}.\n"
+    assert plugin.json("top") == []
+
+
+@pytest.mark.usefixtures("emails")
+def test_a_user_without_rights_learns_which_one_is_missing(someone: Callable[..., Plugin]) -> None:
+    jane = someone()
+    said = jane.refused("top")
+    assert 'cannot list resource "rrqworkerpools"' in said
+    assert "Have it granted by a Role" in said
+
+
+@pytest.mark.usefixtures("emails")
+def test_a_user_who_may_not_read_the_secret_is_told_and_still_sees_the_status(
+    someone: Callable[..., Plugin], redis_dsn: str
+) -> None:
+    jane = someone(("get,list", "rrqworkerpools.rrq.dev"))
+    said = jane.refused("queues", "emails")
+    assert f"Secret {jane.namespace}/rrq-redis cannot be read" in said
+    assert 'cannot get resource "secrets"' in said
+    assert jane.json("top")[0]["source"] == "status"
+    assert 'cannot patch resource "rrqworkerpools"' in jane.refused("pause", "emails")
+    assert 'cannot patch resource "rrqworkerpools/scale"' in jane.refused("scale", "emails", "--replicas=1")
+    # With a way of her own she needs no Secret.
+    assert jane.json("top", f"--redis-url={redis_dsn}")[0]["source"] == "redis"
+
+
+@pytest.mark.usefixtures("emails")
+async def test_a_user_with_the_rights_needed_sees_everything(
+    someone: Callable[..., Plugin], client: RRQClient
+) -> None:
+    jane = someone(("get,list,patch", "rrqworkerpools.rrq.dev"), ("get", "secrets"))
+    await enqueue(client, "mail", 2)
+    assert jane.json("queues", "emails")[0]["due"] == 2
+    assert "is paused" in jane.run("pause", "emails")
+
+
+def test_a_redis_out_of_reach_is_answered_by_how_to_reach_it(desk: PoolDesk, plugin: Plugin) -> None:
+    url = "redis://:hunter2@rrq-redis.data.svc.invalid:6380/3"
+    desk.add_secret("rrq-redis", url=url)
+    desk.apply(build_pool("emails", redis=from_secret()))
+    for command in ("queues", "jobs", "dlq"):
+        said = plugin.refused(command, "emails")
+        assert "rrq-redis.data.svc.invalid:6380/3 cannot be reached from here" in said
+        assert "kubectl port-forward --namespace data svc/rrq-redis 6380" in said
+        assert "--redis-url redis://127.0.0.1:6380/3" in said
+        assert "hunter2" not in said
+
+
+def test_a_port_forward_needs_no_password_on_the_command_line(
+    desk: PoolDesk, plugin: Plugin, own_redis: EmbeddedRedis
+) -> None:
+    with redis.Redis.from_url(own_redis.dsn) as connection:
+        connection.config_set("requirepass", "hunter2")
+    desk.add_secret("rrq-redis", url="redis://:hunter2@rrq-redis.data.svc.invalid:6379/0")
+    desk.apply(build_pool("emails", redis=from_secret()))
+    (queue,) = plugin.json("queues", "emails", f"--redis-url={own_redis.dsn}")
+    assert queue["due"] == 0
+
+
+@pytest.mark.usefixtures("emails")
+def test_the_variable_of_a_shell_is_followed_aloud(
+    plugin: Plugin, redis_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RRQ_REDIS_DSN", NOWHERE)
+    with pytest.raises(KubectlFailed) as caught:
+        plugin.run("queues", "emails")
+    assert f"Note: Redis is read at {NOWHERE}, as RRQ_REDIS_DSN says" in str(caught.value)
+    monkeypatch.setenv("RRQ_REDIS_DSN", redis_dsn)
+    assert plugin.json("top")[0]["source"] == "redis"
+
+
+@pytest.mark.usefixtures("emails")
+def test_one_url_does_not_stand_for_several_redis(plugin: Plugin, desk: PoolDesk, redis_dsn: str) -> None:
+    desk.apply(build_pool("letters", redis={"url": NOWHERE}))
+    assert "name one pool" in plugin.refused("queues", f"--redis-url={redis_dsn}")
+    assert {line["source"] for line in plugin.json("top", f"--redis-url={redis_dsn}")} == {"status"}
+    assert plugin.json("queues", "letters", f"--redis-url={redis_dsn}")[0]["due"] == 0
+
+
+def test_without_a_kubeconfig_the_command_says_what_to_name(plugin: Plugin, tmp_path: Path) -> None:
+    nowhere = replace(plugin, cluster=Cluster(tmp_path / "missing", plugin.cluster.kubectl_program))
+    assert f"there is no kubeconfig {tmp_path / 'missing'}" in nowhere.refused("top")
+    (tmp_path / "broken").write_text("- no\n- kubeconfig")
+    broken = replace(plugin, cluster=Cluster(tmp_path / "broken", plugin.cluster.kubectl_program))
+    assert "is of no use" in broken.refused("top")
+    assert "is of no use" in plugin.refused("top", "--context=elsewhere")
+
+
+def test_a_cluster_that_does_not_answer_is_told(plugin: Plugin, tmp_path: Path) -> None:
+    config = json.loads(plugin.cluster.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "gone").write_text(json.dumps(config))
+    said = plugin.refused("top", f"--kubeconfig={tmp_path / 'gone'}")
+    assert "The API server cannot be reached" in said
+
+
+def test_the_namespace_of_the_context_is_the_default(plugin: Plugin, desk: PoolDesk, tmp_path: Path) -> None:
+    desk.apply(build_pool("letters", redis={"url": NOWHERE}))
+    config = json.loads(plugin.cluster.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = desk.namespace
+    (tmp_path / "mine").write_text(json.dumps(config))
+    assert "letters" in plugin.cluster.kubectl("rrq", "top", f"--kubeconfig={tmp_path / 'mine'}")
+
+
+def test_a_cluster_without_the_definition_says_so(control_plane: Cluster, plugin: Plugin) -> None:
+    if not isinstance(control_plane, ControlPlane):
+        pytest.skip("only for a control plane of our own: all pools go with the definition")
+    control_plane.kubectl("delete", "crd", CRD_NAME, "--timeout=30s")
+    try:
+        assert "This cluster knows no RRQWorkerPool" in plugin.refused("top")
+        assert "This cluster knows no RRQWorkerPool" in plugin.refused("pause", "emails")
+    finally:
+        install_pool_definition(control_plane)
