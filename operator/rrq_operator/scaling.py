@@ -225,9 +225,11 @@ def _decide_shrinking(
     # What is beyond the limit has no window: somebody lowered maxReplicas and means it.
     target = min(max(size for _, size in memory.enough), policy.max_replicas)
     if target >= requested:
-        needed_at = max(at for at, size in memory.enough if size >= requested)
-        left_seconds = max(0.0, needed_at + policy.window_seconds - now_seconds)
-        words = f"{need.words}; the size stays at {requested} for {left_seconds:.0f} s more in case work comes back"
+        # No countdown: words go into the status, which is written whenever they change.
+        words = (
+            f"{need.words}; the size stays at {requested} until it has not been needed for "
+            f"{policy.window_seconds} s"
+        )
         return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words), memory
     if policy.step_replicas is not None:
         is_step_done = memory.step_floor is not None and requested <= memory.step_floor
