@@ -66,8 +66,6 @@ class SizingMemory:
     """Pods that were flagged to drain in the step before; filled in by whoever has really done it."""
     unsettled: Mapping[str, float] = field(default_factory=dict)
     """Pods that a worker may have vanished from, with the time of it."""
-    released: Mapping[str, float] = field(default_factory=dict)
-    """Pods whose flag was taken away, with the time of it."""
     startup_seconds: float | None = None
     started: frozenset[str] = frozenset()
     """Pods whose start-up is in ``startup_seconds`` already."""
@@ -119,7 +117,6 @@ def decide_size(
         stepped_at=now_seconds,
         # Flags are not renewed without a plan, and end by themselves.
         flagged=memory.flagged if workload is not None else frozenset(),
-        released={**memory.released, **dict.fromkeys(plan.release, now_seconds)},
     )
     growing = max(decision.replicas, scene.requested)
     return SizingStep(
@@ -181,7 +178,6 @@ def build_candidate(pod: PodState, workers: Sequence[WorkerObservation], memory:
         has_workers=bool(workers),
         deletion_cost=pod.deletion_cost,
         is_settled=pod.uid not in memory.unsettled,
-        was_released=pod.uid in memory.released,
     )
 
 
@@ -202,20 +198,21 @@ def remember_unsettled(
 
     Whoever has just begun to look cannot tell, so that no pod is relied upon at first.
     """
+    uids = {pod.uid for pod in scene.pods}
     if scene.seen is None or memory.stepped_at is None:
-        lost = {pod.uid for pod in scene.pods}
+        lost = uids
     else:
         seen_ids = {worker.worker_id for group in workers.values() for worker in group}
-        lost = {worker.pod_uid for worker in memory.workers.values() if worker.worker_id not in seen_ids}
-    uids = {pod.uid for pod in scene.pods}
-
-    def keep_recent(noted: Mapping[str, float]) -> Mapping[str, float]:
-        return {uid: at for uid, at in noted.items() if uid in uids and at + SETTLING_SECONDS > now_seconds}
-
+        lost = uids & {one.pod_uid for one in memory.workers.values() if one.worker_id not in seen_ids}
+        if lost:
+            # Redis may have restarted, and with the others forgot workers that had come since the last look.
+            lost |= {uid for uid in uids if uid not in workers}
+    noted = {**memory.unsettled, **dict.fromkeys(lost, now_seconds)}
     return replace(
         memory,
-        unsettled=keep_recent({**memory.unsettled, **dict.fromkeys(lost, now_seconds)}),
-        released=keep_recent(memory.released),
+        unsettled={
+            uid: at for uid, at in noted.items() if uid in uids and at + SETTLING_SECONDS > now_seconds
+        },
     )
 
 

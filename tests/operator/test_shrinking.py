@@ -60,11 +60,20 @@ def plan(
         ([pod("a", busy=1), pod("b")], "b"),
         ([pod("a"), pod("b")], "b"),
         ([pod("a", busy=2), pod("b", busy=1)], "b"),
-        ([flagged_pod("a", busy=3), pod("b")], "a"),
+        ([flagged_pod("a"), pod("b")], "a"),
+        ([flagged_pod("a", busy=2), pod("b", busy=1)], "a"),
         ([pod("a"), pod("b", is_ready=False, has_workers=False)], "b"),
         ([pod("a", busy=1, is_ready=False), pod("b")], "a"),
     ],
-    ids=["idle", "youngest", "least busy", "chosen before", "not ready", "not ready though busy"],
+    ids=[
+        "idle",
+        "youngest",
+        "least busy",
+        "chosen before",
+        "chosen before though busier",
+        "not ready",
+        "not ready though busy",
+    ],
 )
 def test_the_pod_that_leaves_is_the_one_that_costs_least(candidates: list[Candidate], victim: str) -> None:
     first = plan(candidates, 1)
@@ -77,12 +86,22 @@ def test_a_pod_without_workers_that_was_chosen_before_stays_chosen() -> None:
     assert plan([pod("a", has_workers=False), pod("b", has_workers=False)], 1, {"a"}).drain == ("a",)
 
 
-def test_idle_pods_leave_before_busy_ones_are_flagged() -> None:
-    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c"), pod("d")], 1).drain == ("d", "c")
+def test_idle_pods_leave_before_busy_ones() -> None:
+    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c"), pod("d")], 2).drain == ("d", "c")
 
 
-def test_busy_pods_are_flagged_when_nobody_is_idle() -> None:
+def test_the_least_busy_are_flagged_when_nobody_is_idle() -> None:
     assert plan([pod("a", busy=1), pod("b", busy=2), pod("c", busy=3)], 1).drain == ("a", "b")
+
+
+def test_an_idle_pod_leaves_instead_of_a_flagged_one_that_still_works() -> None:
+    candidates = [flagged_pod("a", busy=1), pod("b"), pod("c")]
+
+    first = plan(candidates, 2, {"a"})
+    second = plan([pod("a", busy=1), pod("b"), flagged_pod("c")], 2, {"c"})
+
+    assert (first.drain, first.release, first.replicas) == (("c",), ("a",), None)
+    assert (second.drain, second.release, second.replicas) == (("c",), (), 2)
 
 
 # When they may go
@@ -136,10 +155,10 @@ def test_a_pod_whose_workers_never_came_goes_once_it_was_flagged() -> None:
     [
         pod("a", busy=1, is_ready=False),
         pod("a", is_ready=False, has_workers=False),
-        pod("a", busy=1, was_released=True),
-        flagged_pod("a", busy=1),
+        flagged_pod("a", busy=1, is_ready=False),
+        flagged_pod("a", is_ready=False, is_settled=False),
     ],
-    ids=["not ready", "starting", "released lately", "still flagged"],
+    ids=["not ready", "starting", "flagged and not ready", "workers out of sight"],
 )
 def test_nothing_is_lowered_while_kubernetes_might_take_another_pod(other: Candidate) -> None:
     step = plan([other, flagged_pod("b", is_ready=False)], 1, {"b"})
@@ -148,11 +167,18 @@ def test_nothing_is_lowered_while_kubernetes_might_take_another_pod(other: Candi
     assert VICTIM_COST not in step.costs.values()
 
 
-def test_nothing_is_lowered_while_a_flagged_pod_still_runs_jobs() -> None:
-    step = plan([pod("a", busy=1), flagged_pod("b"), flagged_pod("c", busy=1)], 1, {"b", "c"})
+def test_quiet_pods_leave_while_other_flagged_pods_still_run_jobs() -> None:
+    candidates = [pod("a", busy=1), flagged_pod("b"), flagged_pod("c", busy=1), flagged_pod("d")]
 
-    assert (step.replicas, step.waiting_for) == (None, 1)
-    assert set(step.drain) == {"b", "c"}
+    step = plan(candidates, 1, {"b", "c", "d"})
+
+    assert (step.replicas, step.waiting_for) == (2, 1)
+    assert dict(step.costs) == {"pool-b": VICTIM_COST, "pool-d": VICTIM_COST}
+    assert set(step.drain) == {"b", "c", "d"}
+
+
+def test_a_pod_that_goes_may_itself_be_not_ready() -> None:
+    assert plan([pod("a", busy=1), flagged_pod("b", is_ready=False)], 1, {"b"}).replicas == 1
 
 
 def test_in_a_roll_out_nothing_is_lowered_except_to_nothing() -> None:
@@ -190,6 +216,17 @@ def test_a_pod_on_its_way_out_stays_flagged_also_when_the_pool_grows(target: int
     step = plan([pod("a"), pod("b"), leaving], target, {"c"}, requested=2)
 
     assert step == ShrinkPlan(drain=("c",))
+
+
+def test_nobody_is_called_back_before_the_pods_on_their_way_out_are_gone() -> None:
+    # "c" and "d" were given up. "e" was flagged too and has gone quiet since; by its age it would go before them.
+    candidates = [pod("a", busy=4), *map(flagged_pod, "cde")]
+
+    before = plan(candidates, 2, {"c", "d", "e"}, requested=2)
+    after = plan([pod("a", busy=4), flagged_pod("e", deletion_cost=VICTIM_COST)], 2, {"e"}, requested=2)
+
+    assert (set(before.drain), before.release, before.replicas) == ({"c", "d", "e"}, (), None)
+    assert (after.drain, after.release, dict(after.costs)) == ((), ("e",), {"pool-e": 0})
 
 
 # When the work comes back
@@ -254,7 +291,6 @@ def situations(draw: st.DrawFn) -> Situation:
                 has_workers=has_workers,
                 deletion_cost=random.choice([0, 0, VICTIM_COST]),
                 is_settled=random.random() < 0.9,
-                was_released=random.random() < 0.1,
             )
         )
     flagged = frozenset(one.uid for one in candidates if random.random() < 0.6)
@@ -289,16 +325,46 @@ def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
     if step.replicas is None:
         return
     assert target <= step.replicas < requested
-    # Flagged pods may have turned not ready in the meantime, and those go before the lowest cost.
     for_kubernetes = sorted(
-        candidates,
-        key=lambda one: (
-            one.is_ready and one.uid not in step.drain and one.uid not in step.release,
-            step.costs.get(one.name, one.deletion_cost),
-        ),
+        candidates, key=lambda one: (one.is_ready, step.costs.get(one.name, one.deletion_cost))
     )
     removed = for_kubernetes[: max(0, len(candidates) - step.replicas)]
     assert {one.uid for one in removed} <= safe
+
+
+@given(situations())
+def test_a_pool_of_the_right_size_has_nothing_to_do(situation: Situation) -> None:
+    candidates, more, _, _, is_rolling_out = situation
+    steady = [replace(one, is_draining=False, deletion_cost=0) for one in candidates]
+    requested = len(steady) + more
+
+    assert plan_shrinking(steady, requested, requested, (), is_rolling_out=is_rolling_out) == ShrinkPlan()
+
+
+@given(situations())
+def test_a_pool_that_grows_is_never_lowered(situation: Situation) -> None:
+    candidates, requested, more, flagged, is_rolling_out = situation
+
+    step = plan_shrinking(candidates, requested, requested + more, flagged, is_rolling_out=is_rolling_out)
+
+    assert step.replicas is None
+    if len(candidates) <= requested:
+        assert step.drain == ()
+
+
+@given(situations())
+def test_what_a_flagged_pod_still_runs_keeps_no_idle_pod_in_its_place(situation: Situation) -> None:
+    candidates, more, target, flagged, _ = situation
+    ready = [replace(one, is_ready=True) for one in candidates]
+
+    step = plan_shrinking(ready, len(ready) + more, target, flagged, is_rolling_out=False)
+
+    assert all(
+        left.busy == 0 or stays.busy > 0
+        for left in ready
+        for stays in ready
+        if left.uid in step.drain and stays.uid not in step.drain
+    )
 
 
 @given(situations())
@@ -331,6 +397,8 @@ STEP_SECONDS = 0.25
 FLAG_SECONDS = 30.0
 HEARTBEAT_SECONDS = 5.0
 PROBE_SECONDS = 5.0
+LEASE_SECONDS = 15.0
+PATIENCE_SECONDS = 30.0
 
 
 @dataclass
@@ -347,10 +415,11 @@ class ModelPod:
     created_at: float
     workers: list[ModelWorker]
     cost: int = 0
-    believes_drained: bool = False
     heard_at: float = 0.0
     probed_at: float = 0.0
     ready_at: float | None = None
+    fails_probes_until: float = 0.0
+    unready_since: float = 0.0
 
     @property
     def running(self) -> int:
@@ -360,8 +429,8 @@ class ModelPod:
 class Model:
     """A Deployment, its ReplicaSet, kubelets, a Redis and an operator, none of which waits for another.
 
-    What is taken for granted: from observation to action the operator needs less time than a pod to start, and
-    a ready pod turns not ready only because it was flagged.
+    What is taken for granted: from observation to action the operator needs less time than a pod to start. What
+    nobody can foresee is forgiven: a pod that turned not ready after the operator had looked at it.
     """
 
     capacity = 2
@@ -377,8 +446,14 @@ class Model:
         self.due = 0
         self.claims_from = 0.0
         self.unreachable_until = 0.0
+        """By the operator."""
+        self.redis_away: tuple[float, float] = (0.0, 0.0)
+        """From when until when nobody reaches it."""
+        self.listed_at = self.now
+        self.lowered_by = self.now
+        """When the pods were listed that the size rests on."""
         self.memory = SizingMemory()
-        self.actions: list[tuple[str, ShrinkPlan, int]] = []
+        self.actions: list[tuple[str, ShrinkPlan, int, float]] = []
         self.resting_until = 0.0
         self.arrivals_per_second = 0.0
         self.job_seconds = 1.0
@@ -397,6 +472,10 @@ class Model:
     def name(self) -> str:
         self.names += 1
         return f"{self.names:04}"
+
+    @property
+    def is_redis_away(self) -> bool:
+        return self.redis_away[0] <= self.now < self.redis_away[1]
 
     def happens(self, every_seconds: float) -> bool:
         return self.random.random() < STEP_SECONDS / every_seconds
@@ -428,7 +507,9 @@ class Model:
                     if worker.registers_at > self.now:
                         continue
                     worker.registers_at = None
-                if one.uid in self.flags or self.now < self.claims_from or self.random.random() < 0.3:
+                if one.uid in self.flags or self.now < self.claims_from or self.is_redis_away:
+                    continue
+                if self.random.random() < 0.3:
                     continue
                 while self.due and len(worker.job_ends) < self.capacity:
                     self.due -= 1
@@ -436,16 +517,24 @@ class Model:
 
     def kubelet(self) -> None:
         for one in self.pods:
-            if self.now - one.heard_at >= HEARTBEAT_SECONDS or self.happens(HEARTBEAT_SECONDS):
+            is_heartbeat_due = self.now - one.heard_at >= HEARTBEAT_SECONDS or self.happens(HEARTBEAT_SECONDS)
+            if is_heartbeat_due and not self.is_redis_away:
                 one.heard_at = self.now
-                one.believes_drained = one.uid in self.flags
             if self.now - one.probed_at >= PROBE_SECONDS or self.happens(PROBE_SECONDS):
                 one.probed_at = self.now
-                is_ready = not one.believes_drained and (
-                    one.ready_at is not None or any(worker.registers_at is None for worker in one.workers)
+                has_started = one.ready_at is not None or any(
+                    worker.registers_at is None for worker in one.workers
                 )
+                is_ready = (
+                    has_started
+                    and self.now >= one.fails_probes_until
+                    and self.now - one.heard_at <= PATIENCE_SECONDS
+                )
+                if one.ready_at is not None and not is_ready:
+                    one.unready_since = self.now
                 one.ready_at = (one.ready_at or self.now) if is_ready else None
         if self.random.random() < 0.5:
+            self.listed_at = self.now
             self.listed = [
                 PodState(one.uid, one.uid, one.created_at, one.ready_at, one.cost) for one in self.pods
             ]
@@ -460,7 +549,8 @@ class Model:
                 key=lambda one: (one.ready_at is not None, one.cost, -one.created_at, self.random.random()),
             )
             for one in order[:surplus]:
-                assert one.running == 0, f"{one} was taken away with a running job at {self.now}"
+                is_forgiven = one.ready_at is None and one.unready_since > self.lowered_by
+                assert one.running == 0 or is_forgiven, f"{one} was taken with a running job at {self.now}"
                 self.pods.remove(one)
                 self.removed += 1
         for _ in range(-surplus):
@@ -476,11 +566,13 @@ class Model:
             self.resting_until = self.now + self.random.choice([0.25, 0.5, 1.0, 1.0, 3.0])
             scene = PoolScene(self.observe(), self.listed, self.replicas)
             step, self.memory = decide_size(self.spec, ["default"], scene, self.memory, self.now)
-            self.actions = [(kind, step.plan, step.replicas) for kind in ("flags", "costs", "replicas")]
+            self.actions = [
+                (kind, step.plan, step.replicas, self.listed_at) for kind in ("flags", "costs", "replicas")
+            ]
 
-    def act(self, kind: str, plan: ShrinkPlan, replicas: int) -> None:
+    def act(self, kind: str, plan: ShrinkPlan, replicas: int, listed_at: float) -> None:
         if kind == "flags":
-            if self.now < self.unreachable_until:
+            if self.now < self.unreachable_until or self.is_redis_away:
                 self.actions = []  # what rests on a flag must not happen without it
                 return
             self.flags.update(dict.fromkeys(plan.drain, self.now + FLAG_SECONDS))
@@ -491,10 +583,12 @@ class Model:
             for one in self.pods:
                 one.cost = plan.costs.get(one.uid, one.cost)
         else:
+            if replicas < self.replicas:
+                self.lowered_by = listed_at
             self.replicas = replicas
 
     def observe(self) -> Observation | None:
-        if self.now < self.unreachable_until:
+        if self.now < self.unreachable_until or self.is_redis_away:
             return None
         workers = {
             worker.worker_id: WorkerObservation(
@@ -527,6 +621,15 @@ class Model:
                 worker.registers_at = worker.registers_at or self.now + self.random.uniform(0, 6)
         if self.happens(60 * self.calm):
             self.unreachable_until = self.now + self.random.choice([2, 10, 40])
+        # Nobody reaches Redis; leases may end before workers are back.
+        if self.happens(80 * self.calm) and not self.is_redis_away:
+            away_seconds = self.random.choice([3, 20, 45])
+            self.redis_away = (self.now, self.now + away_seconds)
+            if away_seconds > LEASE_SECONDS:
+                for worker in (worker for one in self.pods for worker in one.workers):
+                    worker.registers_at = self.redis_away[1] + self.random.uniform(0, HEARTBEAT_SECONDS)
+        if self.happens(30 * self.calm) and self.pods:  # a node so busy that probes time out
+            self.random.choice(self.pods).fails_probes_until = self.now + self.random.choice([5, 20, 60])
         if self.happens(60 * self.calm):  # another leader, who knows nothing
             self.memory, self.actions = SizingMemory(), []
         if self.happens(80 * self.calm):  # this leader again, after a long time without the lead

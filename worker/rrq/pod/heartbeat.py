@@ -31,7 +31,6 @@ class Pulse:
     """What the heartbeat last learned; everything None until Redis has answered once."""
 
     answered_at: float | None = None
-    is_draining: bool = False
     seen: Observation | None = None
 
 
@@ -182,10 +181,9 @@ class PodHeartbeat:
             self._tell(beat, reply)
         if self._sweeper is not None:
             self._sweeper.plan(renewal)
-        is_draining = any(reply.is_draining for reply in renewal.replies)
-        self.pulse = Pulse(monotonic(), is_draining, self.pulse.seen)
+        self.pulse = Pulse(monotonic(), self.pulse.seen)
         seen = await store.observe(self._queues, most_workers=0)
-        self.pulse = Pulse(monotonic(), is_draining, seen)
+        self.pulse = Pulse(monotonic(), seen)
 
     async def _listen(self, store: JobStore, wait_seconds: float) -> bool:
         """Wait for an order, the next sweep or ``wait_seconds``; True when the next beat is due at once."""

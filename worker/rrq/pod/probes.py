@@ -2,6 +2,9 @@
 
 Liveness is red only for what the supervisor cannot cure itself, because the cluster's answer is to kill the
 whole pod. One hung or crashing child, or a Redis that is away, is no reason for that.
+
+A pod that the operator keeps from claiming stays ready. Not ready, it would be the first that Kubernetes takes
+away, with the jobs it still runs.
 """
 
 from dataclasses import dataclass
@@ -23,8 +26,6 @@ class PodState:
     at: float
     is_stopping: bool
     """A signal told the pod to end."""
-    is_draining: bool
-    """The operator keeps the pod from claiming."""
     redis_answered_at: float | None
     redis_patience_seconds: float
     failures: tuple[int, ...]
@@ -61,8 +62,6 @@ def decide_readiness(state: PodState, now: float) -> Verdict:
         return Verdict(False, "the pod is stopping")
     if not state.has_started:
         return decide_startup(state)
-    if state.is_draining:
-        return Verdict(False, "the pod is drained by the operator")
     if state.redis_answered_at is None:
         return Verdict(False, "Redis has not answered yet")
     silent_seconds = now - state.redis_answered_at

@@ -388,7 +388,6 @@ class Supervisor:
         return PodState(
             at=now,
             is_stopping=self._is_stopping,
-            is_draining=self.heartbeat.pulse.is_draining,
             redis_answered_at=self.heartbeat.pulse.answered_at,
             redis_patience_seconds=self._settings.worker_redis_patience_seconds if self._settings else 0.0,
             failures=tuple(place.failures for place in self.places),
