@@ -1,11 +1,5 @@
-import click
+"""``python -m rrq_operator`` is the same as ``rrq-operator``."""
 
-from rrq_operator.run_command import run_command
+from rrq_operator.cli import main
 
-
-@click.group()
-def main() -> None: ...
-
-
-main.add_command(run_command)
-main()
+main(prog_name="rrq-operator")

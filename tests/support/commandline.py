@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 # In a session of its own the command takes the terminal for its own, so that Ctrl-C reaches it alone.
-_IN_TERMINAL = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); runpy.run_module('rrq')"
+_IN_TERMINAL = "import fcntl, runpy, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); runpy.run_module(sys.argv.pop(1))"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -126,13 +126,13 @@ class Terminal:
 
 @contextlib.contextmanager
 def terminal(
-    environment: Mapping[str, str], *arguments: str, rows: int = 40, columns: int = 120
+    environment: Mapping[str, str], *arguments: str, rows: int = 40, columns: int = 120, module: str = "rrq"
 ) -> Iterator[Terminal]:
-    """Run `rrq` with these arguments in a terminal for the length of the block."""
+    """Run `rrq`, or another module, with these arguments in a terminal for the length of the block."""
     master, slave = pty.openpty()
     _set_size(slave, rows, columns)
     process = subprocess.Popen(
-        [sys.executable, "-c", _IN_TERMINAL, *arguments],
+        [sys.executable, "-c", _IN_TERMINAL, module, *arguments],
         env=child_environment({"TERM": "xterm-256color", **environment}),
         stdin=slave,
         stdout=slave,

@@ -1,0 +1,92 @@
+"""A pool of type Job: one run after the other as ``bursts.py`` decides, never two at a time."""
+
+import uuid
+from dataclasses import replace
+from functools import partial
+from time import time
+
+from rrq.messages import Observation
+from rrq_operator.bursts import RunMemory, decide_run
+from rrq_operator.local.burst_run import BurstRun
+from rrq_operator.local.local_pool import LocalPool, PoolContext
+from rrq_operator.local.picture import History, PoolPicture, Sample, Tally, count_later
+
+
+class BurstPool(LocalPool):
+    """Reads, decides and acts for one pool."""
+
+    def __init__(self, context: PoolContext) -> None:
+        super().__init__(context)
+        self.runs: list[BurstRun] = []
+        self._memory = RunMemory()
+        self._created_at = time()
+        self._words = "looking at the queues"
+        self._due: int | None = None
+        self._later = self._busy = 0
+        self._tally = Tally()
+        self._history = History()
+
+    @property
+    def horizon_seconds(self) -> float:
+        return 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        return all(run.is_finished for run in self.runs)
+
+    async def run_once(self, seen: Observation | None, now: float) -> None:
+        self._note(seen, now)
+        decision = decide_run(self.spec.runs, self.runs, self._due, self._memory, self._created_at, time())
+        self._words = decision.words
+        self.runs = [run for run in self.runs if run.name not in decision.expire]
+        if decision.schedule_at is not None:
+            self._memory = replace(self._memory, last_schedule_at=decision.schedule_at)
+        if decision.start is not None:
+            self._memory = replace(self._memory, runs=decision.start)
+            self.runs.append(self._start_run(decision.start, now))
+            self.context.tell(decision.words)
+
+    def _note(self, seen: Observation | None, now: float) -> None:
+        is_readable = seen is not None and all(name in seen.queues for name in self.queues)
+        self._due = (
+            sum(seen.queues[name].due for name in self.queues) if seen is not None and is_readable else None
+        )
+        if seen is not None:
+            pods = {run.uid for run in self.runs}
+            own = [worker for worker in seen.workers.values() if worker.pod_uid in pods]
+            self._later, self._busy = count_later(seen, self.queues), sum(worker.busy for worker in own)
+            self._tally.add(own)
+        depth = None if self._due is None else self._due + self._busy
+        self._history.add(Sample(depth, int(not self.is_gone)), now)
+
+    def _start_run(self, number: int, now: float) -> BurstRun:
+        uid, name = str(uuid.uuid4()), f"{self.name}-{number}"
+        log_path = self.context.log_folder / f"{name}.log"
+        return BurstRun(number, name, uid, partial(self._start_process, uid), log_path, self.spec.runs, now)
+
+    async def look_after(self, now: float) -> bool:
+        news = [run.look_after(now, self._kill_at(now)) for run in self.runs]
+        for text in filter(None, news):
+            self.context.tell(text)
+        return any(news)
+
+    def stop(self, now: float) -> None:
+        for run in self.runs:
+            if not run.is_finished:
+                run.stop(self._kill_at(now))
+
+    def picture(self) -> PoolPicture:
+        running = int(not self.is_gone)
+        return PoolPicture(
+            name=self.name,
+            replicas=running,
+            ready=running,
+            desired=running,
+            leaving=0,
+            due=self._due,
+            later=self._later,
+            busy=self._busy,
+            done=self._tally.total,
+            words=self._words,
+            history=self._history.samples,
+        )

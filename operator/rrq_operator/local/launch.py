@@ -1,0 +1,72 @@
+"""How a replica is started: its command line and its variables. Pure."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rrq_operator.local.guard import SESSION_VARIABLE
+from rrq_operator.spec import PoolSpec
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """One Redis identity: pools that share it are observed in one call."""
+
+    dsn: str
+    key_prefix: str
+
+
+def build_command(spec: PoolSpec) -> list[str]:
+    """Return what a container of the pool would run, with this Python."""
+    size = (
+        ["--burst", "--burst-linger", str(spec.runs.linger_seconds)]
+        if spec.type == "Job"
+        else ["--num-workers", str(spec.worker.count_processes())]
+    )
+    return [
+        *(sys.executable, "-m", "rrq", "worker", "run"),
+        *("--settings", spec.worker.settings),
+        *(part for queue in spec.queues for part in ("--queue", queue)),
+        *size,
+        # Port 0: the system chooses a free one, and the log tells which.
+        *("--http", "127.0.0.1:0"),
+        *("--log-format", "json"),
+    ]
+
+
+def build_environment(
+    spec: PoolSpec, redis: RedisAddress, pod_uid: str, session: str, shell: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of a replica: those of this shell, of the manifest, and what the pool decides."""
+    worker = spec.worker
+    return {
+        **shell,
+        **{
+            str(entry["name"]): str(entry["value"])
+            for entry in worker.env
+            if "name" in entry and "value" in entry
+        },
+        "RRQ_ENVIRONMENT_WINS": "1",
+        "RRQ_POD_UID": pod_uid,
+        "RRQ_REDIS_DSN": redis.dsn,
+        "RRQ_KEY_PREFIX": redis.key_prefix,
+        "RRQ_WORKER_CONCURRENCY": str(worker.concurrency),
+        "RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS": str(worker.drain_seconds),
+        SESSION_VARIABLE: session,
+    }
+
+
+def find_missing_variables(spec: PoolSpec, shell: Mapping[str, str]) -> list[str]:
+    """Return what the cluster would set and nobody does here: variables from Secrets, ConfigMaps and fields."""
+    named = [
+        str(entry.get("name"))
+        for entry in spec.worker.env
+        if "value" not in entry and "valueFrom" in entry and entry.get("name") not in shell
+    ]
+    sources = [
+        str(reference.get("name"))
+        for entry in spec.worker.env_from
+        for reference in entry.values()
+        if isinstance(reference, Mapping)
+    ]
+    return [*named, *(f"all of {source}" for source in sources)]

@@ -1,0 +1,77 @@
+"""What every pool of local mode is to the session that runs it, whether it is a Deployment or a Job."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrq.messages import Observation
+from rrq.store import JobStore
+from rrq_operator.local.launch import RedisAddress, build_command, build_environment
+from rrq_operator.local.picture import PoolPicture
+from rrq_operator.local.worker_process import WorkerProcess
+from rrq_operator.spec import Pool
+
+#: How much longer than its drain a replica may take to end before it is killed.
+KILL_AFTER_DRAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PoolContext:
+    """What a pool needs of the session."""
+
+    pool: Pool
+    address: RedisAddress
+    store: JobStore
+    session: str
+    log_folder: Path
+    tell: Callable[[str], None]
+    """Shows one line about what has happened."""
+
+
+class LocalPool(ABC):
+    """One pool on this machine. Times are monotonic."""
+
+    #: Set when the pool cannot run at all, to the reason.
+    failure: str | None = None
+
+    def __init__(self, context: PoolContext) -> None:
+        self.context = context
+        self.spec = context.pool.spec
+        self.name = context.pool.name
+        #: Short names, however the manifest spells them.
+        self.queues = [context.store.keys.queue_name(name) for name in self.spec.queues]
+
+    @property
+    @abstractmethod
+    def horizon_seconds(self) -> float:
+        """How far ahead work is of interest."""
+
+    @property
+    @abstractmethod
+    def is_gone(self) -> bool:
+        """Whether no process is left."""
+
+    @abstractmethod
+    async def run_once(self, seen: Observation | None, now: float) -> None:
+        """Bring the pool in step with what was seen; None when Redis gave no answer."""
+
+    @abstractmethod
+    async def look_after(self, now: float) -> bool:
+        """See to the processes; returns whether there is news that a decision may depend on."""
+
+    @abstractmethod
+    def stop(self, now: float) -> None:
+        """Have all processes drain and end; a second time they hurry."""
+
+    @abstractmethod
+    def picture(self) -> PoolPicture: ...
+
+    def _start_process(self, pod_uid: str, log_path: Path) -> WorkerProcess:
+        context = self.context
+        environment = build_environment(self.spec, context.address, pod_uid, context.session, os.environ)
+        return WorkerProcess(build_command(self.spec), environment, log_path)
+
+    def _kill_at(self, now: float) -> float:
+        return now + self.spec.worker.drain_seconds + KILL_AFTER_DRAIN_SECONDS

@@ -1,0 +1,73 @@
+"""A session with everything around it: Redis, logs, signals, and somebody to look at."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+
+from rrq.connection import mask_dsn
+from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
+from rrq_operator.local.display import Display
+from rrq_operator.local.launch import RedisAddress
+from rrq_operator.local.redis_choice import choose_redis
+from rrq_operator.local.session import LocalSession
+from rrq_operator.spec import Pool
+
+
+@contextlib.asynccontextmanager
+async def running(session: LocalSession, display: Display) -> AsyncIterator[asyncio.Task[None]]:
+    """Run and show a session for the length of the block, then drain it. Yields the task that runs it.
+
+    Signals that usually end a program end the session, the second one in a hurry.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, session.stop)
+    showing = asyncio.create_task(display.run(session))
+    task = asyncio.create_task(session.run())
+    try:
+        yield task
+    finally:
+        if not session.is_stopping:
+            session.stop()
+        try:
+            await task
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def redis_of(
+    pools: Sequence[Pool], redis_url: str | None, say: Callable[[str], None]
+) -> Iterator[list[RedisAddress]]:
+    """Yield the Redis of each pool; those that name none share a server of our own."""
+    choices = [choose_redis(pool.spec, redis_url, os.environ.get(DSN_VARIABLE)) for pool in pools]
+    reasons = dict.fromkeys(choice.reason for choice in choices if choice.dsn is None)
+    with contextlib.ExitStack() as stack:
+        # On disk, so that jobs outlive a crash of the server.
+        own = stack.enter_context(EmbeddedRedis(appendonly=True)).dsn if reasons else ""
+        for reason in reasons:
+            say(f"Redis is started here and goes with the end: {reason}.")
+        addresses = [RedisAddress(choice.dsn or own, choice.key_prefix) for choice in choices]
+        for dsn in dict.fromkeys(address.dsn for address in addresses):
+            say(f"Redis: {mask_dsn(dsn)} (to enqueue from another shell, set {DSN_VARIABLE} to it)")
+        yield addresses
+
+
+@contextlib.contextmanager
+def log_folder_of(wanted: Path | None) -> Iterator[Path]:
+    """Yield the folder for logs: the one that was asked for, or one that goes with the end."""
+    if wanted is not None:
+        wanted.mkdir(parents=True, exist_ok=True)
+        yield wanted
+        return
+    folder = Path(tempfile.mkdtemp(prefix="rrq-local-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

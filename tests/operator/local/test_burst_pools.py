@@ -1,0 +1,74 @@
+"""Pools of type Job on this machine: one process at a time, run when work is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from local_mode import build_manifest
+from rrq.client import JobRequest
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from local_mode import LocalMode
+    from rrq.client import RRQClient
+
+
+async def test_a_run_starts_when_work_is_due_and_again_when_more_is(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(type="Job", job={"lingerSeconds": 0}))
+    await local_mode.says("nothing is due")
+    assert not local_mode.replicas()
+    for run in (1, 2):
+        await producer.enqueue_many([JobRequest("note", args=(0.3,)) for _ in range(30)])
+        await local_mode.says(f"run {run} is done")
+        assert len(local_mode.replicas()) == 0
+    assert local_mode.ledger.count("effect") == 60
+    assert local_mode.output().count("run 1 starts") == 1
+    assert "run 3" not in local_mode.output()
+
+
+async def test_a_pool_of_one_run_runs_once(run_local: Callable[..., LocalMode], producer: RRQClient) -> None:
+    await producer.enqueue("note")
+    local_mode = run_local(build_manifest(type="Job", job={"start": "Once", "lingerSeconds": 0}))
+    await local_mode.says("run 1 is done")
+    await producer.enqueue("note")
+    await local_mode.says("the one run has been made")
+    assert local_mode.ledger.count("effect") == 1
+
+
+async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    await producer.enqueue("note")
+    pool = build_manifest(type="Job", job={"backoffLimit": 1}, worker={"settings": "shop.nowhere.settings"})
+    local_mode = run_local(pool)
+    line = await local_mode.says("trying again")
+    assert "Could not import settings object" in line
+    await local_mode.says("the last run failed, the next starts in")
+    assert local_mode.output().count("run 1 failed") == 2
+
+
+async def test_a_run_ends_at_its_deadline_and_hands_back(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    job = await producer.enqueue("note", 300)
+    assert job is not None
+    pool = build_manifest(type="Job", job={"activeDeadlineSeconds": 4}, worker={"drainSeconds": 1})
+    local_mode = run_local(pool)
+    await eventually(lambda: local_mode.ledger.count("started") == 1, 20)
+    await local_mode.says("its activeDeadlineSeconds are over")
+    await local_mode.says("what is left stays queued")
+    assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
+
+
+@pytest.mark.timeout(150)
+async def test_cron_entries_of_the_manifest_wake_a_pool_at_zero(run_local: Callable[..., LocalMode]) -> None:
+    entry = {"name": "tick", "schedule": "* * * * *", "function": "note"}
+    local_mode = run_local(build_manifest(cron=[entry]))
+    await local_mode.says("cron: note is enqueued to jobs", 70)
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)

@@ -1,0 +1,96 @@
+"""How local mode ends: in order, killed, or because it has to give up. Nothing stays behind, nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from local_mode import build_manifest
+from rrq.client import JobRequest
+from rrq.job import JobStatus
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from local_mode import LocalMode
+    from rrq.client import RRQClient
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_drains_and_hands_back(
+    run_local: Callable[..., LocalMode], producer: RRQClient, number: signal.Signals
+) -> None:
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 4}))
+    short, long = await producer.enqueue_many([JobRequest("note", args=(seconds,)) for seconds in (2, 300)])
+    await eventually(lambda: local_mode.ledger.count("started") == 2, 20)
+    family = local_mode.family()
+    local_mode.signal(number)
+    assert local_mode.wait(15) == 0
+    assert not local_mode.family()
+    assert len(family) >= 3, "the guard, a supervisor, a worker"
+    assert local_mode.ledger.counts("effect") == {short.id: 1}
+    kept = await producer.job_store.get_job_definition(long.id)
+    assert kept is not None
+    assert (kept.status, kept.current_retries) == (JobStatus.PENDING, 0)
+    assert await producer.job_store.get_queued_job_ids("jobs") == [long.id]
+
+
+async def test_a_second_signal_hurries(run_local: Callable[..., LocalMode], producer: RRQClient) -> None:
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 60}))
+    job = await producer.enqueue("note", 300)
+    assert job is not None
+    await eventually(lambda: local_mode.ledger.count("started") == 1, 20)
+    local_mode.signal(signal.SIGINT)
+    await local_mode.says("0/0 (+1 leaving)")
+    local_mode.signal(signal.SIGINT)
+    assert local_mode.wait(10) == 0
+    assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
+
+
+async def test_kill_9_of_local_mode_leaves_nothing_running(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 2}))
+    await producer.enqueue("note", 1.5)
+    long = await producer.enqueue("start_program", 300)
+    assert long is not None
+    await eventually(lambda: local_mode.ledger.count("program") == 1, 20)
+    await eventually(lambda: local_mode.ledger.count("started") == 1, 20)
+    assert len(local_mode.family()) >= 4, "the guard, a supervisor, a worker, and the program of the job"
+    local_mode.signal(signal.SIGKILL)
+    local_mode.wait()
+    await eventually(lambda: not local_mode.family(), 12, "something was left running")
+    assert local_mode.ledger.count("effect") == 1, "what could end in time was not let"
+    assert await producer.job_store.get_queued_job_ids("jobs") == [long.id]
+
+
+async def test_a_pool_that_cannot_start_says_why_and_loses_nothing(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    job = await producer.enqueue("note")
+    assert job is not None
+    local_mode = run_local(build_manifest(worker={"settings": "shop.nowhere.settings"}))
+    assert local_mode.wait(40) == 1
+    last_line = local_mode.output().splitlines()[-1]
+    assert last_line.startswith("ERROR: Pool shop cannot run")
+    assert "Could not import settings object 'shop.nowhere.settings'" in last_line
+    assert "Traceback" not in local_mode.output()
+    assert not local_mode.family()
+    assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
+
+
+async def test_a_replica_that_dies_is_started_again(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling={"minReplicas": 1}))
+    await local_mode.says("1/1 ready")
+    (victim,) = local_mode.replicas()
+    victim.kill()
+    await local_mode.says("shop-1 ended with signal 9 and starts again")
+    await producer.enqueue("note")
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+    (successor,) = await local_mode.has_replicas(1)
+    assert successor.pid != victim.pid

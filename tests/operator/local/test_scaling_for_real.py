@@ -1,0 +1,112 @@
+"""A pool on this machine, with real processes and a real Redis: it grows, shrinks, and loses nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from local_mode import build_manifest
+from rrq.client import JobRequest
+from running import stays_true
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from local_mode import LocalMode
+    from rrq.client import RRQClient
+
+QUICK = {"maxReplicas": 3, "jobsPerReplica": 10, "scaleDown": {"windowSeconds": 1}}
+
+
+async def test_a_pool_grows_from_zero_does_its_jobs_and_goes_back_to_zero(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await local_mode.says("0/0 ready")
+    jobs = await producer.enqueue_many([JobRequest("note", args=(0.1,)) for _ in range(60)])
+    await local_mode.has_replicas(3, 10)
+    await eventually(lambda: local_mode.ledger.count("effect") == 60, 30)
+    await local_mode.says("shrinks from")
+    await local_mode.has_replicas(0)
+    assert local_mode.ledger.counts("started") == {job.id: 1 for job in jobs}
+    assert "grows from 0 to 3" in local_mode.output()
+    assert "maxReplicas allows 3" in local_mode.output()
+
+
+async def test_no_running_job_is_cut_when_the_pool_shrinks(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK | {"scaleDown": {"windowSeconds": 0}}))
+    await local_mode.says("0/0 ready")
+    # Spread over three replicas, so that whoever leaves has some of the long ones in hand.
+    long_and_short = [JobRequest("note", args=(4.0 if number % 3 == 0 else 0.5,)) for number in range(30)]
+    jobs = await producer.enqueue_many(long_and_short)
+    await local_mode.says("draining")
+
+    async def drains_while_busy() -> bool:
+        seen = await producer.job_store.observe(["jobs"])
+        return any(worker.is_draining and worker.busy for worker in seen.workers.values())
+
+    await eventually(drains_while_busy, 10, "no draining replica had a job in hand")
+    await local_mode.has_replicas(0)
+    counts = {job.id: 1 for job in jobs}
+    assert (local_mode.ledger.counts("started"), local_mode.ledger.counts("effect")) == (counts, counts)
+
+
+async def test_draining_replicas_stay_when_work_comes_back(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK | {"scaleDown": {"windowSeconds": 0}}))
+    await local_mode.says("0/0 ready")
+    first = await producer.enqueue_many([JobRequest("note", args=(4.0,)) for _ in range(12)])
+    await eventually(lambda: local_mode.ledger.count("started") == 12, 20)
+    await producer.job_store.cancel_job(first[0].id)
+    await producer.job_store.cancel_job(first[1].id)
+    await local_mode.says("draining 1 of 2 replicas")
+    await producer.enqueue_many([JobRequest("note", args=(0.1,)) for _ in range(15)])
+    await local_mode.says("1 draining replicas stay")
+    await eventually(lambda: local_mode.ledger.count("effect") == 25, 30)
+
+
+@pytest.mark.timeout(180)
+async def test_a_job_that_is_due_later_finds_its_replica_ready(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await producer.enqueue("note")
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+    await local_mode.says("shrinks from 1 to 0")
+    await local_mode.has_replicas(0)
+    job = await producer.enqueue("note", _defer_by=12)
+    assert job is not None
+    assert job.next_scheduled_run_time is not None
+    due_at = job.next_scheduled_run_time.timestamp()
+    # How early depends on how long the first took to start; at once would be too early on any machine.
+    await stays_true(lambda: not local_mode.replicas(), 1, "a replica came much too early")
+    await eventually(lambda: local_mode.ledger.count("effect") == 2, 20)
+    started_at = local_mode.ledger.entries("started")[-1].time
+    assert started_at - due_at < 0.5
+    await local_mode.says("due within")
+
+
+async def test_jobs_of_next_week_start_nothing(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await producer.enqueue_many([JobRequest("note", defer_by=7 * 86_400) for _ in range(50)])
+    await local_mode.says("50 later")
+    await stays_true(lambda: not local_mode.replicas(), 3, "a replica was started")
+
+
+async def test_the_first_job_runs_soon_after_it_came(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await local_mode.says("0/0 ready")
+    await producer.enqueue("note")
+    enqueued_at = time.monotonic()
+    await local_mode.has_replicas(1)
+    assert time.monotonic() - enqueued_at < 0.8, "the pool was not woken but polled"
