@@ -11,7 +11,7 @@ CODE   := worker operator tests examples bench
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready ## Run a worker against a private Redis and watch it empty a queue (20 s)
+demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and go (a minute)
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests

@@ -1,62 +1,73 @@
-"""`make demo`: a pod of two worker processes empties a queue of example jobs while you watch.
+"""`make demo`: the pool of examples/pool.yaml on this machine, from nothing to its full size and back.
 
-Starts a private Redis (unless RRQ_REDIS_DSN names one), enqueues a few thousand jobs in bulk, kills one of the
-processes in the middle of its work, and at the end asks Redis about every single job. Exit code 1 if any is
-missing.
+A wave of jobs comes in; replicas start, a worker process is killed in the middle of its work, and when all is
+done the pool goes back to zero. At the end Redis is asked about every single job. Exit code 1 if any is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import psutil
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
-from rrq.embedded import redis_for_development
+from rrq.exc import RRQError
 from rrq.job import JobStatus
+from rrq_operator.local.display import Display
+from rrq_operator.local.fleet import Fleet
+from rrq_operator.local.manifest import read_pools
+from rrq_operator.local.running import log_folder_of, redis_of, running
+from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
-JOB_COUNT = 3_000
+    from rrq_operator.local.launch import RedisAddress
+    from rrq_operator.spec import Pool
+
+MANIFEST = Path(__file__).with_name("pool.yaml")
 GIVE_UP_SECONDS = 120.0
-REFRESH_SECONDS = 0.2
-LOG_LINE_SECONDS = 2.0
+LOOK_SECONDS = 0.05
 KILL_AT_SHARE = 0.4
-STOP_SECONDS = 15.0
 READ_BATCH = 200
 
 
-@dataclass(frozen=True)
-class Progress:
-    queued: int
-    running: int
-    total: int
-    elapsed_seconds: float
+@dataclass
+class Story:
+    """What there is to tell at the end."""
 
-    @property
-    def done(self) -> int:
-        return max(0, self.total - self.queued - self.running)
+    job_ids: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    peak_replicas: int = 0
+    first_start_seconds: float | None = None
+    slowest_start_seconds: float = 0.0
+    killed_pid: int | None = None
+    elapsed_seconds: float = 0.0
+    is_back_at_zero: bool = False
 
-    @property
-    def jobs_per_second(self) -> float:
-        return self.done / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
+    def tell(self) -> str:
+        first = "never" if self.first_start_seconds is None else f"{self.first_start_seconds:.1f} s"
+        return (
+            f"{len(self.job_ids) - len(self.lost):,} jobs done, {len(self.lost)} lost"
+            f"{f', though process {self.killed_pid} was killed with jobs in hand' if self.killed_pid else ''}\n"
+            f"0 -> {self.peak_replicas} -> {0 if self.is_back_at_zero else 'not yet 0'} replicas "
+            f"in {self.elapsed_seconds:.0f} s, peak {self.peak_replicas}\n"
+            f"first job running {first} after the wave; slowest start {self.slowest_start_seconds:.1f} s "
+            "(from asking for a replica to its being ready)"
+        )
 
 
-def build_requests(count: int) -> list[JobRequest]:
+def build_wave(count: int) -> list[JobRequest]:
     requests = []
     for number in range(count):
         match number % 3:
@@ -68,15 +79,6 @@ def build_requests(count: int) -> list[JobRequest]:
                 request = JobRequest("charge_card", args=(number,))
         requests.append(request)
     return requests
-
-
-async def read_progress(client: RRQClient, queue: str, total: int, started_at: float) -> Progress:
-    seen = await client.job_store.observe([queue])
-    depth = seen.queues[queue]
-    queued = depth.due + depth.due_soon + depth.later  # a retry waits in the queue until its time
-    ours = (worker for worker in seen.workers.values() if any(name.endswith(queue) for name in worker.queues))
-    running = sum(worker.busy for worker in ours)
-    return Progress(queued, running, total, time.monotonic() - started_at)
 
 
 async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]:
@@ -93,124 +95,98 @@ async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]
     return unfinished
 
 
-@contextlib.asynccontextmanager
-async def running_pod(environment: dict[str, str]) -> AsyncIterator[int]:
-    """Run a pod of two worker processes, as `rrq worker run` does it; yields its process id."""
-    command = ("-m", "rrq", "worker", "run", "--settings", "examples.jobs.settings", "--num-workers", "2")
-    pod = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        "--log-level",
-        "CRITICAL",
-        env=environment,
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield pod.pid
-    finally:
-        if pod.returncode is None:
-            pod.terminate()
-        try:
-            await asyncio.wait_for(pod.wait(), STOP_SECONDS)
-        except TimeoutError:
-            pod.kill()
-            await pod.wait()
+def kill_one_worker(fleet: Fleet) -> int | None:
+    """Do to a worker process what a full memory does; returns its process id, or None if there is none yet."""
+    for replica in fleet.replicas:
+        if replica.ready_at is not None and replica.process is not None:
+            with contextlib.suppress(psutil.Error, IndexError):
+                victim = psutil.Process(replica.process.pid).children()[0]
+                victim.kill()
+                return victim.pid
+    return None
 
 
-def kill_one_process(pod_pid: int) -> int:
-    """Do to a worker process what a full memory or a lost node does; returns its process id."""
-    victim = psutil.Process(pod_pid).children()[0]
-    victim.kill()
-    return victim.pid
+async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display) -> None:
+    """Note how the pool grows and shrinks, and kill one of its processes, until it is back at zero."""
+    wave_at = time.monotonic()
+    while story.elapsed_seconds < GIVE_UP_SECONDS and not story.is_back_at_zero:
+        picture = fleet.picture()
+        story.elapsed_seconds = time.monotonic() - wave_at
+        story.peak_replicas = max(story.peak_replicas, picture.replicas)
+        story.slowest_start_seconds = picture.slowest_start_seconds
+        if story.first_start_seconds is None:
+            seen = await client.job_store.observe([])
+            if any(worker.busy for worker in seen.workers.values()):
+                story.first_start_seconds = time.monotonic() - wave_at
+        if story.killed_pid is None and picture.done > len(story.job_ids) * KILL_AT_SHARE:
+            story.killed_pid = kill_one_worker(fleet)
+            if story.killed_pid is not None:
+                display.tell(
+                    fleet.name, f"kill -9 of worker process {story.killed_pid}, with its jobs in hand"
+                )
+        story.is_back_at_zero = story.peak_replicas > 0 and picture.is_at_rest and picture.later == 0
+        await asyncio.sleep(LOOK_SECONDS)
 
 
-def draw(progress: Progress) -> Table:
-    table = Table.grid(padding=(0, 3))
-    table.add_row("queued", "running", "done", "jobs/s", style="dim")
-    table.add_row(
-        f"{progress.queued:,}",
-        f"{progress.running:,}",
-        f"[green]{progress.done:,}[/green]",
-        f"{progress.jobs_per_second:,.0f}",
-        ProgressBar(total=progress.total, completed=progress.done, width=40),
-    )
-    return table
+async def play(session: LocalSession, client: RRQClient, display: Display, count: int) -> Story | None:
+    """Run the wave through the pool; None when somebody stopped it."""
+    story = Story()
+    fleet = session.pools[0]
+    assert isinstance(fleet, Fleet)
+    async with running(session, display) as ending:
+        jobs = await client.enqueue_many(build_wave(count))
+        story.job_ids = [job.id for job in jobs]
+        display.tell(fleet.name, f"a wave of {len(jobs):,} jobs is enqueued")
+        watching = asyncio.create_task(watch(fleet, client, story, display))
+        await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not watching.done():
+            watching.cancel()
+            return None
+        await watching
+        story.lost = await read_unfinished(client, story.job_ids)
+    return story
 
 
-@contextlib.contextmanager
-def open_display(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows figures: live in a terminal, now and then a line in a log."""
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False) as live:
-            yield lambda progress: live.update(draw(progress), refresh=True)
-        return
-    next_line_seconds = 0.0
-
-    def print_line(progress: Progress) -> None:
-        nonlocal next_line_seconds
-        if progress.elapsed_seconds >= next_line_seconds:
-            next_line_seconds = progress.elapsed_seconds + LOG_LINE_SECONDS
-            console.print(
-                f"queued {progress.queued}, running {progress.running}, done {progress.done}, "
-                f"{progress.jobs_per_second:.0f} jobs/s"
-            )
-
-    yield print_line
-
-
-async def watch(
-    client: RRQClient, queue: str, job_ids: list[str], console: Console, pod_pid: int
-) -> set[str]:
-    """Show the figures until every job is done; return those that are not when time is up."""
-    started_at = time.monotonic()
-    unfinished = set(job_ids)
-    has_killed = False
-    with open_display(console) as show:
-        while unfinished:
-            progress = await read_progress(client, queue, len(job_ids), started_at)
-            show(progress)
-            if not has_killed and progress.done > len(job_ids) * KILL_AT_SHARE:
-                has_killed = True
-                console.print(f"kill -9 of worker process {kill_one_process(pod_pid)}, with its jobs in hand")
-            if progress.queued == progress.running == 0:
-                unfinished = await read_unfinished(client, unfinished)
-            if progress.elapsed_seconds > GIVE_UP_SECONDS:
-                return await read_unfinished(client, unfinished)
-            await asyncio.sleep(REFRESH_SECONDS)
-    return unfinished
-
-
-async def run(dsn: str, console: Console) -> int:
-    # A queue of its own, so that a Redis that was given is left as it was; results go after ten minutes.
+def take_pool() -> Pool:
+    """Return the example with a queue of its own, so that a Redis that was given is left as it was."""
+    pool = read_pools(str(MANIFEST))[0]
     queue = f"demo-{uuid.uuid4().hex[:8]}"
-    settings = RRQSettings(redis_dsn=dsn, default_queue_name=queue, default_result_ttl_seconds=600)
-    environment = os.environ | {"RRQ_REDIS_DSN": dsn, "RRQ_DEFAULT_QUEUE_NAME": queue}
-    client = RRQClient(settings)
-    # SIGTERM ends the demo the way Ctrl-C does: the worker is stopped too, not orphaned.
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        started_at = time.monotonic()
-        jobs = await client.enqueue_many(build_requests(JOB_COUNT))
-        console.print(f"{len(jobs):,} jobs enqueued in {time.monotonic() - started_at:.2f} s")
-        async with running_pod(environment) as pod_pid:
-            lost = await watch(client, queue, [job.id for job in jobs], console, pod_pid)
-    finally:
-        await client.close()
-    console.print(f"{len(jobs) - len(lost)} jobs done, {len(lost)} lost")
-    return 1 if lost or len(jobs) != JOB_COUNT else 0
+    return replace(pool, spec=pool.spec.model_copy(update={"queues": [queue]}))
 
 
-def main() -> int:
-    console = Console()
-    with redis_for_development() as dsn:
+async def run(pool: Pool, address: RedisAddress, display: Display, count: int) -> Story | None:
+    with log_folder_of(None) as folder:
+        session = LocalSession(LocalPlan([(pool, address)], folder), display.tell)
+        client = RRQClient(
+            RRQSettings(
+                redis_dsn=address.dsn,
+                key_prefix=address.key_prefix,
+                default_queue_name=pool.spec.queues[0],
+                default_result_ttl_seconds=600,
+            )
+        )
         try:
-            return asyncio.run(run(dsn, console))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            console.print("stopped before the end")
-            return 130
+            return await play(session, client, display, count)
+        finally:
+            await client.close()
+
+
+@click.command()
+@click.option("--jobs", "count", type=click.IntRange(min=1), default=3_000, show_default=True)
+def main(count: int) -> None:
+    """Watch a pool grow from nothing, do a wave of jobs, and go."""
+    pool = take_pool()
+    try:
+        with redis_of([pool], None, click.echo) as [address]:
+            story = asyncio.run(run(pool, address, Display(Console()), count))
+    except (PoolFailed, RRQError) as error:
+        raise click.ClickException(str(error)) from error
+    if story is None:
+        click.echo("stopped before the end")
+        sys.exit(130)
+    click.echo(story.tell())
+    sys.exit(1 if story.lost or len(story.job_ids) != count or not story.is_back_at_zero else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
