@@ -5,17 +5,20 @@ from time import monotonic, time
 
 from rrq_operator.bursts import RunDecision, RunMemory, decide_run
 from rrq_operator.children import describe_fault
-from rrq_operator.kube import KubeConflict, KubeError, jobs_path
+from rrq_operator.kube import KubeConflict, KubeError, KubeMissing, jobs_path, pods_path, pools_path
 from rrq_operator.manifests import build_job, build_selector, job_name
 from rrq_operator.reporting import Reporter
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import Pool
 from rrq_operator.status import Fault, Picture, build_job_status
-from rrq_operator.views import JobView, PoolKey, owner_uid_of, parse_job, parse_time
+from rrq_operator.views import JobView, PodView, PoolKey, owner_uid_of, parse_job, parse_pod, parse_time
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
+#: How long the watch may take to show what was written, or what another operator has written.
+_WATCH_LAG_SECONDS = 3.0
+_LOOK_AGAIN_SECONDS = 1.0
 
 
 class BurstPool:
@@ -35,83 +38,117 @@ class BurstPool:
         self._fault: Fault | None = None
         self._retry_at = 0.0
         self._may_start = False
-        self._told_failed: set[str] = set()
+        self._told_failed: set[str] | None = None
 
     def decide(self, this_round: Round, pool: Pool) -> bool:
         """Take one decision; returns whether there is anything to do about it."""
         jobs = self._own_jobs(pool)
+        pods = list(self._shell.world.pods.get(self._key, {}).values())
         memory = self._remember(this_round, jobs)
-        due = _count_due(this_round)
-        # A run that was started a moment ago may not be in the watch yet.
-        is_lagging = (
-            self._started > max((job.run for job in jobs), default=0) and monotonic() < self._retry_at
+        if self._told_failed is None:
+            self._told_failed = _find_told(this_round, jobs)
+        decision = self._decision = decide_run(
+            pool.spec.runs,
+            jobs,
+            _count_due(this_round),
+            memory,
+            this_round.record.created_at,
+            time(),
+            is_pod_left=any(map(_is_run_under_way, pods)),
         )
-        self._decision = decide_run(pool.spec.runs, jobs, due, memory, this_round.record.created_at, time())
-        if self._decision.schedule_at is not None:
-            self._last_schedule_at = self._decision.schedule_at
+        if decision.start is None:
+            # Only what was asked for can have been refused.
+            self._fault = None
+            self._last_schedule_at = decision.schedule_at or self._last_schedule_at
         picture = Picture(
             pool=pool,
             queues=None if this_round.seen is None else this_round.seen.queues,
             queue_fault=this_round.queue_fault,
             child_fault=self._fault,
             scale_fault=None,
-            pods=list(self._shell.world.pods.get(self._key, {}).values()),
+            pods=pods,
             now=time(),
         )
         status, conditions = build_job_status(
-            picture, self._decision, jobs, memory.runs, self._last_schedule_at or memory.last_schedule_at
+            picture, decision, jobs, memory.runs, self._last_schedule_at or memory.last_schedule_at
         )
         has_news = self._reporter.note(this_round, status, conditions)
-        self._may_start = (
-            self._decision.start is not None
-            and this_round.secret_version is not None
-            and not is_lagging
-            and monotonic() >= self._retry_at
-        )
-        return has_news or self._may_start or bool(self._decision.expire)
+        may_write = monotonic() >= self._retry_at
+        # A run that was started a moment ago may not be in the watch yet; then `_retry_at` is not over either.
+        self._may_start = decision.start is not None and this_round.secret_version is not None and may_write
+        return has_news or self._may_start or (may_write and bool(decision.expire))
 
     async def act(self, this_round: Round, pool: Pool) -> None:
         """Start a run if one is to be started, let old ones go, tell of it."""
         decision = self._decision
         assert decision is not None, "decide comes first"
         try:
-            if self._may_start and decision.start is not None:
+            if self._may_start:
                 await self._start(pool, decision, this_round.secret_version or "")
-            for name in decision.expire:
-                path = f"{jobs_path(pool.namespace)}/{name}"
-                ttl = pool.spec.runs.ttl_seconds_after_finished
-                await self._shell.kube.merge(path, {"spec": {"ttlSecondsAfterFinished": ttl}})
-            self._fault = None
+            await self._expire(pool, decision)
         except KubeConflict:
             # Another operator has started this run, or the watch is behind: the next round sees it.
-            self._retry_at = monotonic() + 1.0
+            self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
         except KubeError as error:
             self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
             self._retry_at = monotonic() + _RETRY_SECONDS
             self._fault = describe_fault(error)
+            logger.warning(
+                "run not started, or old ones not let go",
+                extra={"namespace": pool.namespace, "resource": pool.name, "error": str(error)},
+            )
         await self._tell_failures(pool)
         await self._reporter.warn_of_unseen_queues(this_round)
         await self._reporter.write()
 
     async def _start(self, pool: Pool, decision: RunDecision, secret_version: str) -> None:
         assert decision.start is not None
-        kube, path = self._shell.kube, jobs_path(pool.namespace)
-        # Not from the cache: what another operator started a moment ago must be seen.
-        listed, _ = await kube.list_all(path, selector=build_selector(pool))
-        known = [parse_job(raw) for raw in listed if owner_uid_of(raw) == pool.uid]
-        if any(not job.is_finished or job.run >= decision.start for job in known):
-            self._retry_at = monotonic() + 1.0
+        if not await self._is_still_wanted(pool, decision.start):
+            self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
             return
-        await kube.create(path, build_job(pool, decision.start, secret_version))
+        await self._shell.kube.create(
+            jobs_path(pool.namespace), build_job(pool, decision.start, secret_version)
+        )
         self._started = decision.start
-        self._retry_at = monotonic() + 3.0
+        self._last_schedule_at = decision.schedule_at or self._last_schedule_at
+        self._fault = None
+        self._retry_at = monotonic() + _WATCH_LAG_SECONDS
         self._shell.metrics.decisions.labels(*self._key, decision.reason).inc()
         await self._reporter.tell("RunStarted", f"{job_name(pool, decision.start)}: {decision.words}")
 
+    async def _is_still_wanted(self, pool: Pool, run: int) -> bool:
+        """Ask the API server itself: the watch may not show yet what another operator or a person has done."""
+        kube = self._shell.kube
+        try:
+            raw = await kube.read(f"{pools_path(pool.namespace)}/{pool.name}")
+        except KubeMissing:
+            return False
+        metadata, told = raw["metadata"], (raw.get("status") or {}).get("job") or {}
+        is_same = (metadata["uid"], metadata["generation"]) == (pool.uid, pool.generation)
+        if not is_same or "deletionTimestamp" in metadata or int(told.get("runs", 0)) >= run:
+            return False
+        listed, _ = await kube.list_all(jobs_path(pool.namespace), selector=build_selector(pool))
+        jobs = [parse_job(job) for job in listed if owner_uid_of(job) == pool.uid]
+        if any(not job.is_finished or job.run >= run for job in jobs):
+            return False
+        # The pod of a Job that was deleted by hand outlives it while it drains.
+        listed, _ = await kube.list_all(pods_path(pool.namespace), selector=build_selector(pool))
+        return not any(_is_run_under_way(parse_pod(pod)) for pod in listed)
+
+    async def _expire(self, pool: Pool, decision: RunDecision) -> None:
+        change = {"spec": {"ttlSecondsAfterFinished": pool.spec.runs.ttl_seconds_after_finished}}
+        for name in decision.expire:
+            try:
+                await self._shell.kube.merge(f"{jobs_path(pool.namespace)}/{name}", change)
+            except KubeMissing:
+                continue  # somebody has tidied up already
+
     async def _tell_failures(self, pool: Pool) -> None:
         failed = {job.name: job for job in self._own_jobs(pool) if job.is_finished and not job.has_succeeded}
-        for name in failed.keys() - self._told_failed:
-            await self._reporter.tell("RunFailed", f"{name}: {failed[name].message}", is_warning=True)
+        for name in failed.keys() - (self._told_failed or set()):
+            # In the words of the condition, which makes the same event unless another run failed right before.
+            words = f"run {failed[name].run} failed: {failed[name].message}"
+            await self._reporter.tell("RunFailed", words, is_warning=True)
         self._told_failed = set(failed)
 
     def _own_jobs(self, pool: Pool) -> list[JobView]:
@@ -121,18 +158,34 @@ class BurstPool:
 
     def _remember(self, this_round: Round, jobs: list[JobView]) -> RunMemory:
         """Put together what is known of earlier runs: from the status, the Jobs and this process."""
-        told = this_round.record.status.get("job") or {}
-        moments = [
-            *(parse_time(told[name]) for name in ("lastScheduleTime",) if name in told),
-            # A run that was started although its status could not be written any more has served its tick.
-            *(job.created_at for job in jobs),
-        ]
+        told = _told_of_runs(this_round)
+        # A run that was started although its status could not be written any more has served its tick.
+        moments = [job.created_at for job in jobs]
+        if "lastScheduleTime" in told:
+            moments.append(parse_time(told["lastScheduleTime"]))
         if self._last_schedule_at is not None:
             moments.append(self._last_schedule_at)
         return RunMemory(
             runs=max(int(told.get("runs", 0)), self._started),
             last_schedule_at=max(moments, default=None),
         )
+
+
+def _told_of_runs(this_round: Round) -> dict[str, str]:
+    return this_round.record.status.get("job") or {}
+
+
+def _find_told(this_round: Round, jobs: list[JobView]) -> set[str]:
+    """Return the runs whose end was told of before this process: each failure makes one event."""
+    told = _told_of_runs(this_round)
+    if "lastFinishTime" not in told:
+        return set()
+    until = parse_time(told["lastFinishTime"])
+    return {job.name for job in jobs if job.finished_at is not None and job.finished_at <= until}
+
+
+def _is_run_under_way(pod: PodView) -> bool:
+    return pod.owner_kind == "Job" and not pod.has_ended
 
 
 def _count_due(this_round: Round) -> int | None:

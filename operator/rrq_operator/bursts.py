@@ -40,7 +40,7 @@ class RunMemory:
     runs: int = 0
     """The number of the last run that was started."""
     last_schedule_at: float | None = None
-    """The tick of the schedule that was served or skipped last."""
+    """Ticks of the schedule up to this moment have been served or skipped."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,39 @@ class RunDecision:
     expire: tuple[str, ...] = ()
     """Finished runs beyond those kept for reading: they get a time to live."""
     schedule_at: float | None = None
-    """The tick that this decision serves or skips."""
+    """Ticks up to this moment are served by the run that starts, or skipped if none does."""
     next_schedule_at: float | None = None
 
 
 def decide_run(
-    spec: JobRuns, runs: Sequence[Run], due: int | None, memory: RunMemory, created_at: float, now: float
+    spec: JobRuns,
+    runs: Sequence[Run],
+    due: int | None,
+    memory: RunMemory,
+    created_at: float,
+    now: float,
+    *,
+    is_pod_left: bool = False,
 ) -> RunDecision:
-    """Return whether to start a run now. ``due`` None means that the queues could not be read."""
+    """Return whether to start a run now. ``due`` None means that the queues could not be read.
+
+    ``is_pod_left``: a pod runs although no run does, for instance because its Job was deleted by hand.
+    """
     expire = _find_expired(spec, runs)
+    tick_at, next_at = _find_ticks(spec, memory, created_at, now)
     number = max([memory.runs, *(run.run for run in runs)]) + 1
     running = next((run for run in runs if not run.is_finished), None)
-    tick_at, next_at = _find_ticks(spec, memory, created_at, now)
     if running is not None:
         return RunDecision(None, "Running", f"run {running.run} is under way", expire, tick_at, next_at)
+    if spec.start == "Once" and number > 1:
+        return RunDecision(None, "Finished", "the one run has been made", expire)
+    if is_pod_left:
+        words = "a pod of an earlier run has not ended yet"
+        return RunDecision(None, "Stopping", words, expire, None, next_at)
+    if spec.paused:
+        # What a person has stopped is not made up for when they let it go on.
+        return RunDecision(None, "Paused", "paused: no further run is started", expire, tick_at, next_at)
     if spec.start == "Once":
-        if number > 1:
-            return RunDecision(None, "Finished", "the one run has been made", expire)
         return RunDecision(number, "Once", "the one run starts", expire)
     if spec.start == "OnSchedule":
         if tick_at is None:
@@ -97,22 +113,23 @@ def _find_expired(spec: JobRuns, runs: Sequence[Run]) -> tuple[str, ...]:
 def _find_ticks(
     spec: JobRuns, memory: RunMemory, created_at: float, now: float
 ) -> tuple[float | None, float | None]:
-    """Return the latest tick that was not served yet, if any, and the one to come."""
+    """Return up to when ticks are to be served, if there was one, and the one to come."""
     if spec.schedule is None:
         return None, None
     schedule = CronSchedule(spec.schedule)
     after = created_at if memory.last_schedule_at is None else memory.last_schedule_at
-    tick_at = None
     next_at = _next_after(schedule, after)
+    if next_at is None or next_at > now:
+        return None, next_at
     # Several ticks missed, while no operator ran for instance, are made up for by one run.
-    if next_at <= now:
-        tick_at = next_at
-        next_at = _next_after(schedule, now)
-    return tick_at, next_at
+    return now, _next_after(schedule, now)
 
 
-def _next_after(schedule: CronSchedule, at: float) -> float:
-    return schedule.next_after(datetime.fromtimestamp(at, UTC)).timestamp()
+def _next_after(schedule: CronSchedule, at: float) -> float | None:
+    try:
+        return schedule.next_after(datetime.fromtimestamp(at, UTC)).timestamp()
+    except ValueError:
+        return None  # a date that never comes, such as 30 February
 
 
 def _describe_next(next_at: float | None) -> str:

@@ -218,6 +218,7 @@ class JobRuns(Part):
     schedule: Schedule | None = Field(
         default=None, description="minute hour day month weekday, in UTC; with start: OnSchedule."
     )
+    paused: bool = Field(default=False, description="Start no further run.")
     linger_seconds: int = Field(
         default=30,
         ge=0,

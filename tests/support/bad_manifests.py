@@ -217,6 +217,7 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         'supported values: "WhenDue", "OnSchedule", "Once"',
         "spec.job.start: Input should be 'WhenDue', 'OnSchedule' or 'Once'",
     ),
+    wrong_type("paused burst as text", "spec.job.paused", "yes", "boolean", "string"),
     at_least("negative linger", "spec.job.lingerSeconds", -1, 0),
     at_least("negative backoff", "spec.job.backoffLimit", -1, 0),
     at_least("deadline of zero", "spec.job.activeDeadlineSeconds", 0, 1),
@@ -466,6 +467,7 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
             "keepFinished": 1,
         },
     },
+    "paused burst": {"spec.type": "Job", "spec.job.paused": True},
     "everything of scaling": {
         "spec.replicas": 2,
         "spec.scaling": {

@@ -37,7 +37,8 @@ class RunningOperator:
             *("--log-format", "json"),
         ]
         for option, value in options.items():
-            self._command += [f"--{option.replace('_', '-')}", value]
+            # A flag has an empty value.
+            self._command += [f"--{option.replace('_', '-')}", *([value] if value else [])]
         self._environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -1,0 +1,240 @@
+"""Burst pools against a real API server with its Job controller; a stand-in kubelet ends the pods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from burst_runs import QUEUE_KEY, build_burst, end_run, holds, is_over, living_pods, read_runs, under_way
+from fake_node import FakeNode, PodBehaviour
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from operator_process import RunningOperator
+    from pools import PoolDesk
+    from rrq import RRQClient
+
+
+@pytest.fixture
+def operator(start_operator: Callable[..., RunningOperator]) -> RunningOperator:
+    """One operator that acts at once."""
+    return start_operator(no_leader_election="")
+
+
+async def test_a_run_starts_when_work_is_due_ends_and_comes_again(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    desk.apply(build_burst(redis_dsn))
+    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "Waiting"), 20)
+    assert read_runs(desk) == {}
+
+    await client.enqueue("greet")
+    await eventually(lambda: under_way(desk) == [1], 5, "the run starts")
+    job = read_runs(desk)[1]
+    assert job["metadata"]["name"] == "emails-run-1"
+    assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (1, 1)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-3:] == ["--burst", "--burst-linger", "1"]
+    assert "--num-workers" not in container["args"]
+    await eventually(lambda: desk.status()["job"].get("active") == "emails-run-1", 10)
+
+    await client.job_store.redis.delete(QUEUE_KEY)
+    await end_run(desk, fake_node, 1)
+    await eventually(lambda: desk.status()["job"].get("lastResult") == "Succeeded", 10)
+    await holds(lambda: list(read_runs(desk)) == [1], 1.5, "nothing is due, so nothing starts")
+
+    await client.enqueue("greet")
+    await eventually(lambda: under_way(desk) == [2], 5, "it runs again")
+    await eventually(lambda: desk.status()["job"]["runs"] == 2, 10)
+    assert len(desk.events("RunStarted")) == 2
+
+
+async def test_there_are_never_two_runs_with_two_operators_and_one_of_them_killed_again_and_again(
+    desk: PoolDesk,
+    start_operator: Callable[..., RunningOperator],
+    fake_node: FakeNode,
+    client: RRQClient,
+    redis_dsn: str,
+) -> None:
+    fake_node.behave(PodBehaviour(runs_for_seconds=0.2))
+    await client.enqueue("greet")  # nobody takes it, so that there is always work
+    # On purpose without an election: both act.
+    first, second = (start_operator(name, no_leader_election="") for name in ("first", "second"))
+    desk.apply(build_burst(redis_dsn, keepFinished=20))
+    runs = 0
+    for target in (2, 4, 6):
+        while runs < target:
+            numbers = read_runs(desk)
+            assert len([number for number, job in numbers.items() if not is_over(job)]) <= 1
+            assert len(living_pods(desk)) <= 1
+            assert sorted(numbers) == list(range(1, len(numbers) + 1)), "no number is left out"
+            runs = len(numbers)
+        second.kill()
+        second.start()
+    assert "Traceback" not in first.log + second.log
+
+
+async def test_missed_ticks_are_made_up_for_once_and_not_lost_to_a_refusal(
+    desk: PoolDesk,
+    start_operator: Callable[..., RunningOperator],
+    fake_node: FakeNode,
+    redis_dsn: str,
+) -> None:
+    now = datetime.now(UTC)
+    desk.apply(
+        build_burst(redis_dsn, start="OnSchedule", schedule=f"{(now.minute + 30) % 60} * * * *"),
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "none"},
+            "spec": {"hard": {"count/jobs.batch": "0"}},
+        },
+    )
+    before = (now - timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = f'{{"status": {{"job": {{"runs": 3, "lastScheduleTime": "{before}"}}}}}}'
+    desk.kubectl("patch", "rrqpool", "emails", "--subresource=status", "--type=merge", f"--patch={status}")
+    await eventually(
+        lambda: desk.get("resourcequota", "none").get("status", {}).get("hard"), 20, "the quota is in force"
+    )
+
+    start_operator(no_leader_election="")
+    await eventually(lambda: desk.condition("Ready")[:2] == ("False", "Forbidden"), 20)
+    assert "exceeded quota" in desk.condition("Ready")[2]
+    assert desk.status()["job"]["lastScheduleTime"] == before
+
+    desk.kubectl("delete", "resourcequota", "none")
+    await eventually(lambda: under_way(desk) == [4], 20, "the run is made up for")
+    await end_run(desk, fake_node, 4)
+    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "Waiting"), 10)
+    await holds(lambda: list(read_runs(desk)) == [4], 1.5, "five missed ticks are one run")
+    told = desk.status()["job"]
+    assert datetime.fromisoformat(told["lastScheduleTime"]) >= now - timedelta(seconds=1)
+    assert datetime.fromisoformat(told["nextScheduleTime"]) > now
+
+
+async def test_once_is_once_also_after_a_restart_and_after_its_job_was_deleted(
+    desk: PoolDesk,
+    start_operator: Callable[..., RunningOperator],
+    fake_node: FakeNode,
+    client: RRQClient,
+    redis_dsn: str,
+) -> None:
+    operator = start_operator(no_leader_election="")
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn, start="Once"))
+    await eventually(lambda: under_way(desk) == [1], 20, "the one run starts")
+    operator.kill()
+    operator.start()
+    await end_run(desk, fake_node, 1)
+    await eventually(lambda: desk.status()["job"].get("lastResult") == "Succeeded", 20)
+    assert desk.status()["reason"] == "Finished"
+
+    desk.kubectl("delete", "job", "emails-run-1")
+    await holds(lambda: read_runs(desk) == {}, 1.5, "it stays at one run")
+    operator.kill()
+    operator.start()
+    await eventually(lambda: operator.log.count("operator leads") >= 3, 20, "the operator is back")
+    await holds(lambda: read_runs(desk) == {}, 2.5, "it stays at one run after a restart")
+    assert desk.status()["job"]["runs"] == 1
+
+
+async def test_the_last_finished_runs_are_kept_and_older_ones_go(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(runs_for_seconds=0.1))
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn, keepFinished=2, ttlSecondsAfterFinished=0))
+    await eventually(lambda: max(read_runs(desk), default=0) >= 4, 40, "four runs are made")
+    await client.job_store.redis.delete(QUEUE_KEY)
+    await eventually(lambda: not under_way(desk), 20)
+    await eventually(lambda: len(read_runs(desk)) == 2, 20, "older runs go")
+    last = desk.status()["job"]["runs"]
+    assert sorted(read_runs(desk)) == [last - 1, last]
+
+
+async def test_a_failed_run_is_told_of_and_tried_again_after_a_while(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(runs_for_seconds=0.1, exit_code=1))
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn, backoffLimit=0))
+    await eventually(lambda: desk.condition("Ready")[:2] == ("False", "RunFailed"), 30)
+    fake_node.behave(PodBehaviour())
+    assert "backoff limit" in desk.condition("Ready")[2]
+    [told] = desk.events("RunFailed")
+    assert told == "run 1 failed: Job has reached the specified backoff limit"
+    assert desk.status()["lastDecision"]["reason"] == "BackingOff"
+    assert list(read_runs(desk)) == [1], "not at once"
+
+    operator.kill()
+    operator.start()
+    await eventually(lambda: under_way(desk) == [2], 30, "it is tried again")
+    started = datetime.fromisoformat(read_runs(desk)[2]["metadata"]["creationTimestamp"])
+    ended = datetime.fromisoformat(read_runs(desk)[1]["status"]["conditions"][-1]["lastTransitionTime"])
+    assert started - ended >= timedelta(seconds=9), "ten seconds, by clocks that know whole ones"
+    await client.job_store.redis.delete(QUEUE_KEY)
+    await end_run(desk, fake_node, 2)
+    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "Waiting"), 10, "it heals")
+    assert desk.events("RunFailed") == [told], "the failure before the restart is not told of again"
+
+
+async def test_a_changed_spec_leaves_the_run_that_is_under_way_alone(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn))
+    await eventually(lambda: under_way(desk) == [1], 20)
+    before = read_runs(desk)[1]
+    desk.apply(build_burst(redis_dsn, image="example.com/shop:2", activeDeadlineSeconds=600))
+    await eventually(lambda: desk.status().get("observedGeneration") == 2, 10)
+    await holds(
+        lambda: read_runs(desk)[1]["metadata"]["generation"] == before["metadata"]["generation"],
+        1.5,
+        "the run is not touched",
+    )
+    assert read_runs(desk)[1]["metadata"]["uid"] == before["metadata"]["uid"]
+    await end_run(desk, fake_node, 1)
+    await eventually(lambda: under_way(desk) == [2], 10)
+    after = read_runs(desk)[2]["spec"]
+    assert after["template"]["spec"]["containers"][0]["image"] == "example.com/shop:2"
+    assert after["activeDeadlineSeconds"] == 600
+
+
+async def test_a_paused_pool_starts_nothing_until_it_goes_on(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    desk.apply(build_burst(redis_dsn, paused=True))
+    await client.enqueue("greet")
+    await eventually(lambda: desk.status().get("reason") == "Paused", 20)
+    await holds(lambda: read_runs(desk) == {}, 1.5, "paused is paused")
+    desk.apply(build_burst(redis_dsn, paused=False))
+    await eventually(lambda: under_way(desk) == [1], 10)
+
+
+async def test_no_run_starts_beside_the_draining_pod_of_a_job_that_was_deleted(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(gone_after_seconds=3.0))
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn))
+    await eventually(lambda: under_way(desk) == [1] and len(living_pods(desk)) == 1, 20)
+    [draining] = living_pods(desk)
+    desk.kubectl("delete", "job", "emails-run-1", "--wait=false")
+    await eventually(lambda: desk.status()["lastDecision"]["reason"] == "Stopping", 5)
+    # In this order: a pod that is still there was there when the runs were read.
+    while (runs := read_runs(desk)) is not None and draining in (pods := living_pods(desk)):
+        assert (runs, pods) == ({}, [draining])
+    await eventually(lambda: under_way(desk) == [2], 10, "the next run comes after it")
+
+
+async def test_a_queue_whose_key_holds_something_else_starts_nothing_and_says_so(
+    desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
+) -> None:
+    await client.job_store.redis.set(QUEUE_KEY, "not a queue")
+    desk.apply(build_burst(redis_dsn))
+    await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "WrongType"), 20)
+    assert read_runs(desk) == {}
