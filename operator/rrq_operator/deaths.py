@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rrq.messages import DeathCertificate, WorkerObservation
+from rrq_operator.manifests import STOPPED_EARLY_EXIT_CODE
 from rrq_operator.views import PodView
 
 #: A container may start anew within a second of its end, and clocks of nodes and Redis differ. Only workers that
@@ -51,6 +52,6 @@ def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
 def _find_cause(pod: PodView) -> dict[str, object] | None:
     """Return what to blame the jobs in hand for; None where the cluster ended the pod, not they."""
     end = pod.ending
-    if end is None or end.exit_code == 0 or pod.was_disrupted:
+    if end is None or end.exit_code in (0, STOPPED_EARLY_EXIT_CODE) or pod.was_disrupted:
         return None
     return {"exit_code": end.exit_code, "reason": end.reason or "Error"}
