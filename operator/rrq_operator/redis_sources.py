@@ -5,21 +5,23 @@ tenant are never read with the password of another. Secrets are read one by one,
 then: a rotated password shows within seconds, and the number of calls does not grow with the number of pools.
 """
 
+import asyncio
 import base64
 import binascii
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from rrq.masking import mask_url
-from rrq_operator.kube import Kube, KubeError, KubeMissing, secrets_path
+from rrq_operator.kube import Kube, KubeError, KubeMissing, KubeUnavailable, secrets_path
 from rrq_operator.spec import Pool
 
 _REFRESH_SECONDS = 10.0
-#: A Secret that is missing or was of no use is usually being made right now.
-_REFRESH_MISSING_SECONDS = 2.0
+#: A Secret that is missing or of no use is usually being made or corrected right now.
+_REFRESH_DOUBTFUL_SECONDS = 2.0
 _REFRESHES_PER_ROUND = 5
+_READS_AT_ONCE = 20
 _URL = re.compile(r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$")
 
 SecretName = tuple[str, str]
@@ -42,6 +44,8 @@ class RedisSourceTrouble:
 
     reason: str
     message: str
+    is_unread: bool = False
+    """Nothing is wrong: the Secret has simply not had its turn yet."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,14 @@ class _Secret:
     data: dict[str, str]
     trouble: RedisSourceTrouble | None
     read_at: float
+    is_unanswered: bool = False
+    is_refused: bool = False
+    """Redis does not accept what it holds."""
 
     @property
-    def is_stale(self) -> bool:
-        patience = _REFRESH_SECONDS if self.trouble is None else _REFRESH_MISSING_SECONDS
-        return monotonic() - self.read_at > patience
+    def stale_at(self) -> float:
+        is_doubtful = self.is_refused or self.trouble is not None
+        return self.read_at + (_REFRESH_DOUBTFUL_SECONDS if is_doubtful else _REFRESH_SECONDS)
 
 
 class RedisSources:
@@ -78,17 +85,23 @@ class RedisSources:
             del self._secrets[name]
         unread = [name for name in named if name not in self._secrets]
         stale = sorted(
-            (name for name, secret in self._secrets.items() if secret.is_stale),
-            key=lambda name: (self._secrets[name].trouble is None, self._secrets[name].read_at),
+            (name for name, secret in self._secrets.items() if secret.stale_at < monotonic()),
+            key=lambda name: self._secrets[name].stale_at,
         )
-        for name in [*unread, *stale[:_REFRESHES_PER_ROUND]]:
-            self._secrets[name] = await self._read(name)
+        wanted = [*unread, *stale[:_REFRESHES_PER_ROUND]]
+        for first in range(0, len(wanted), _READS_AT_ONCE):
+            batch = wanted[first : first + _READS_AT_ONCE]
+            answers = await asyncio.gather(*map(self._read, batch))
+            self._secrets |= zip(batch, answers, strict=True)
+            # An API server that is away is asked for a few only, or a round would take minutes.
+            if any(answer.is_unanswered for answer in answers):
+                return
 
     def doubt(self, pool: Pool) -> None:
         """Have the Secret of a pool read again soon: its password was refused."""
         name = _secret_name(pool)
-        if name in self._secrets:
-            del self._secrets[name]
+        if name is not None and name in self._secrets:
+            self._secrets[name] = replace(self._secrets[name], is_refused=True)
 
     def resolve(self, pool: Pool) -> ResolvedRedis | RedisSourceTrouble:
         """Return the Redis of a pool by what has been read; no I/O."""
@@ -101,7 +114,7 @@ class RedisSources:
         secret = self._secrets.get((pool.namespace, reference.name))
         where = f"Secret {pool.namespace}/{reference.name}"
         if secret is None:
-            return RedisSourceTrouble("SecretUnread", f"{where} has not been read yet.")
+            return RedisSourceTrouble("SecretUnread", f"{where} has not been read yet.", is_unread=True)
         if secret.trouble is not None:
             return secret.trouble
         if reference.key not in secret.data:
@@ -130,13 +143,20 @@ class RedisSources:
             known = self._secrets.get(name)
             # What was readable a moment ago is still the best that is known.
             if known is not None and known.trouble is None:
-                return _Secret(known.version, known.data, None, monotonic())
+                return replace(known, read_at=monotonic(), is_unanswered=True)
             trouble = RedisSourceTrouble(
                 "SecretUnreadable", f"Secret {namespace}/{secret_name} cannot be read: {error}"
             )
+            return _Secret("", {}, trouble, monotonic(), is_unanswered=isinstance(error, KubeUnavailable))
         else:
             return _Secret(raw["metadata"]["resourceVersion"], raw.get("data") or {}, None, monotonic())
         return _Secret("", {}, trouble, monotonic())
+
+
+def describe_source(pool: Pool) -> str:
+    """Return where a person finds the URL of a pool."""
+    name = _secret_name(pool)
+    return "spec.redis.url" if name is None else f"Secret {name[0]}/{name[1]}"
 
 
 def _secret_name(pool: Pool) -> SecretName | None:

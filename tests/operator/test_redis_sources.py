@@ -1,0 +1,151 @@
+"""Which Redis a pool uses, by what its Secret holds. The Secrets are read from a stand-in for the API server."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pools import build_pool
+from rrq_operator import redis_sources
+from rrq_operator.kube import Kube, KubeMissing, KubeUnavailable
+from rrq_operator.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble, ResolvedRedis
+from rrq_operator.spec import Pool, parse_pool
+
+if TYPE_CHECKING:
+    from rrq_operator.manifests import Manifest
+
+
+class Secrets:
+    """Answers as the API server would; an API server that hangs cannot be had without waiting for it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, str]] = {}
+        self.is_away = False
+        self.reads: list[str] = []
+
+    async def read(self, path: str) -> Manifest:
+        name = path.rpartition("/")[2]
+        self.reads.append(name)
+        if self.is_away:
+            raise KubeUnavailable("The API server did not answer.", "Timeout")
+        if name not in self.values:
+            raise KubeMissing("not found", "NotFound")
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in self.values[name].items()}
+        return {"metadata": {"resourceVersion": str(hash(str(data)))}, "data": data}
+
+
+@pytest.fixture
+def secrets() -> Secrets:
+    return Secrets()
+
+
+@pytest.fixture
+def sources(secrets: Secrets) -> RedisSources:
+    return RedisSources(cast("Kube", secrets))
+
+
+def build(name: str = "emails", **redis: Any) -> Pool:
+    redis = redis or {"urlFrom": {"secretKeyRef": {"name": name, "key": "url"}}}
+    body = build_pool(name, redis=redis)
+    body["metadata"] |= {"namespace": "test", "uid": f"uid-{name}", "generation": 1}
+    return parse_pool(body)
+
+
+async def resolve(sources: RedisSources, pool: Pool) -> ResolvedRedis | RedisSourceTrouble:
+    await sources.refresh([pool])
+    return sources.resolve(pool)
+
+
+async def test_pools_with_the_same_url_and_prefix_are_one_identity_and_others_are_not(
+    sources: RedisSources, secrets: Secrets
+) -> None:
+    secrets.values = {
+        "a": {"url": "redis://anna:word@host/0"},
+        "b": {"url": " redis://anna:word@host/0\n"},
+        "c": {"url": "redis://bert:word@host/0"},
+    }
+    pools = [build(name) for name in "abc"]
+    await sources.refresh(pools)
+    found = [sources.resolve(pool) for pool in pools]
+    assert all(isinstance(one, ResolvedRedis) for one in found)
+    a, b, c = (cast("ResolvedRedis", one).identity for one in found)
+    assert a == b
+    assert a != c
+    assert RedisIdentity("redis://host/0", "rrq:") != RedisIdentity("redis://host/1", "rrq:")
+    assert RedisIdentity("redis://host/0", "rrq:") != RedisIdentity("redis://host/0", "b:")
+    assert "word" not in repr(a)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({}, "SecretMissing"),
+        ({"emails": {}}, "SecretKeyMissing"),
+        ({"emails": {"url": "http://host"}}, "InvalidURL"),
+        ({"emails": {"url": ""}}, "InvalidURL"),
+    ],
+)
+async def test_what_is_wrong_with_a_secret_is_said_with_its_name(
+    sources: RedisSources, secrets: Secrets, values: dict[str, dict[str, str]], reason: str
+) -> None:
+    secrets.values = values
+    trouble = await resolve(sources, build())
+    assert isinstance(trouble, RedisSourceTrouble)
+    assert trouble.reason == reason
+    assert "test/emails" in trouble.message
+
+
+async def test_a_refused_password_is_read_again_soon_but_not_every_round(
+    sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets.values = {"emails": {"url": "redis://:old@host/0"}}
+    pool = build()
+    await resolve(sources, pool)
+    for _ in range(5):
+        sources.doubt(pool)
+        await sources.refresh([pool])
+    assert len(secrets.reads) == 1
+    monkeypatch.setattr(redis_sources, "_REFRESH_DOUBTFUL_SECONDS", 0.0)
+    secrets.values = {"emails": {"url": "redis://:new@host/0"}}
+    found = await resolve(sources, pool)
+    assert isinstance(found, ResolvedRedis)
+    assert found.identity.url == "redis://:new@host/0"
+
+
+async def test_with_the_api_server_away_what_was_known_stays_even_if_it_is_in_doubt(
+    sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets.values = {"emails": {"url": "redis://:old@host/0"}}
+    pool = build()
+    before = await resolve(sources, pool)
+    monkeypatch.setattr(redis_sources, "_REFRESH_DOUBTFUL_SECONDS", 0.0)
+    secrets.is_away = True
+    sources.doubt(pool)
+    assert await resolve(sources, pool) == before
+    assert len(secrets.reads) == 2
+
+
+async def test_an_api_server_that_is_away_is_not_asked_for_hundreds_of_secrets(
+    sources: RedisSources, secrets: Secrets
+) -> None:
+    secrets.is_away = True
+    pools = [build(f"pool-{number}") for number in range(200)]
+    await sources.refresh(pools)
+    assert len(secrets.reads) <= 20
+    unread = [pool for pool in pools if cast("RedisSourceTrouble", sources.resolve(pool)).is_unread]
+    assert len(unread) >= 180, "nothing is said of those that had no turn yet"
+    secrets.is_away = False
+    secrets.values = {pool.name: {"url": "redis://host/0"} for pool in pools}
+    await sources.refresh(pools)
+    assert sum(isinstance(sources.resolve(pool), ResolvedRedis) for pool in pools) >= 180
+
+
+async def test_secrets_nobody_names_any_more_are_forgotten(sources: RedisSources, secrets: Secrets) -> None:
+    secrets.values = {"emails": {"url": "redis://host/0"}}
+    await resolve(sources, build())
+    await sources.refresh([])
+    trouble = sources.resolve(build())
+    assert isinstance(trouble, RedisSourceTrouble)
+    assert trouble.is_unread
