@@ -4,16 +4,24 @@ Only here is anything changed in the cluster or in a Redis. A standby keeps its 
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
 from time import monotonic
 
 from rrq_operator.burst_pool import BurstPool
 from rrq_operator.kube import KubeError, pools_path
-from rrq_operator.redis_group import Controller, RedisGroup
-from rrq_operator.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble
+from rrq_operator.queues import QueueTrouble
+from rrq_operator.redis_group import RedisGroup
+from rrq_operator.redis_sources import (
+    RedisIdentity,
+    RedisSources,
+    RedisSourceTrouble,
+    ResolvedRedis,
+    describe_source,
+)
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.reporting import Reporter
+from rrq_operator.seats import Membership, Seat, Turn
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import Pool
 from rrq_operator.status import Fault, build_invalid_status
@@ -25,6 +33,8 @@ logger = logging.getLogger(__name__)
 _ROUND_SECONDS = 1.0
 #: Events may be lost; a list never is.
 _LIST_POOLS_SECONDS = 60.0
+#: Fewer than the connections to the API server, where an action would wait until its time is up.
+_ACTIONS_AT_ONCE = 50
 
 
 class Leader:
@@ -34,11 +44,13 @@ class Leader:
         self._shell = shell
         self._namespace = namespace
         self._sources = RedisSources(shell.kube)
-        self._controllers: dict[PoolKey, tuple[str, Controller]] = {}
+        self._seats: dict[PoolKey, Seat] = {}
         self._groups: dict[RedisIdentity, tuple[RedisGroup, asyncio.Task[None]]] = {}
         self._group_of: dict[PoolKey, RedisGroup] = {}
-        self._invalid: dict[PoolKey, Reporter] = {}
-        self._acting: dict[PoolKey, asyncio.Task[None]] = {}
+        self._invalid: dict[PoolKey, tuple[Turn, Reporter]] = {}
+        self._actions = asyncio.Semaphore(_ACTIONS_AT_ONCE)
+        #: Groups and actions of pools that are gone, until they have ended.
+        self._leaving: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._list_at = monotonic() + _LIST_POOLS_SECONDS
         #: When a round ended last, for the watchdog.
@@ -60,10 +72,13 @@ class Leader:
                 await self._pause()
         finally:
             world.on_pool = world.on_child = lambda key: None
-            tasks = [task for _, task in self._groups.values()] + list(self._acting.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for _, task in self._groups.values():
+                self._let_go(task)
+            for seat in self._seats.values():
+                self._let_go(seat.turn.task)
+            for turn, _ in self._invalid.values():
+                self._let_go(turn.task)
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
     @property
     def oldest_tick_at(self) -> float:
@@ -75,12 +90,12 @@ class Leader:
         return sum(group.redis_calls for group, _ in self._groups.values())
 
     async def _pause(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), _ROUND_SECONDS)
+        # Not wait_for, which in Python 3.11 forgets a cancellation that comes together with the wake-up.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ROUND_SECONDS):
+                await self._wake.wait()
             # A file with many pools arrives as many events; sorting once is enough.
             await asyncio.sleep(0.02)
-        except TimeoutError:
-            pass
 
     def _touch(self, key: PoolKey) -> None:
         group = self._group_of.get(key)
@@ -93,21 +108,20 @@ class Leader:
         self._shell.metrics.pools.set(len(records))
         self._doubt_refused()
         await self._sources.refresh(record.pool for record in records if record.pool is not None)
-        members: dict[RedisIdentity, dict[PoolKey, tuple[Pool, Controller, str]]] = {}
+        members: dict[RedisIdentity, dict[PoolKey, Membership]] = {}
         for record in records:
             if record.is_going:
                 continue
             if record.pool is None:
                 self._report_invalid(record)
                 continue
-            self._invalid.pop(record.key, None)
-            controller = self._controller_of(record, record.pool)
+            seat = self._seat_of(record, record.pool)
             resolved = self._sources.resolve(record.pool)
-            if isinstance(resolved, RedisSourceTrouble):
-                self._step_without_redis(record, record.pool, controller, resolved)
-            else:
-                group = members.setdefault(resolved.identity, {})
-                group[record.key] = (record.pool, controller, resolved.secret_version)
+            if isinstance(resolved, ResolvedRedis):
+                membership = Membership(record.pool, seat, resolved.secret_version)
+                members.setdefault(resolved.identity, {})[record.key] = membership
+            elif not resolved.is_unread:
+                self._step_without_redis(record, record.pool, seat, resolved)
         self._sort_into_groups(members)
         self._forget_gone()
 
@@ -129,66 +143,79 @@ class Leader:
             if group.is_refused and record is not None and record.pool is not None:
                 self._sources.doubt(record.pool)
 
-    def _controller_of(self, record: PoolRecord, pool: Pool) -> Controller:
-        known = self._controllers.get(record.key)
-        kind = BurstPool if pool.spec.type == "Job" else ReplicaPool
+    def _seat_of(self, record: PoolRecord, pool: Pool) -> Seat:
+        known = self._seats.get(record.key)
         # A pool deleted and made anew under its name has nothing to do with the one before.
-        if known is None or known[0] != record.uid or not isinstance(known[1], kind):
-            known = (record.uid, kind(record.key, self._shell))
-            self._controllers[record.key] = known
-        return known[1]
+        if known is None or known.uid != record.uid:
+            self._let_go(None if known is None else known.turn.task)
+            kind = BurstPool if pool.spec.type == "Job" else ReplicaPool
+            known = Seat(record.uid, kind(record.key, self._shell), Turn(self._actions))
+            self._seats[record.key] = known
+        return known
 
-    def _sort_into_groups(
-        self, members: dict[RedisIdentity, dict[PoolKey, tuple[Pool, Controller, str]]]
-    ) -> None:
-        for identity in self._groups.keys() - members.keys():
-            _, task = self._groups.pop(identity)
-            task.cancel()
-        for identity in members.keys() - self._groups.keys():
-            group = RedisGroup(identity, self._shell)
-            task = asyncio.create_task(group.run(), name="rrq-group")
-            self._groups[identity] = group, task
+    def _sort_into_groups(self, members: dict[RedisIdentity, dict[PoolKey, Membership]]) -> None:
+        for identity, (_, task) in list(self._groups.items()):
+            if identity not in members or task.done():
+                del self._groups[identity]
+                self._let_go(task)
         self._group_of = {}
-        for identity, pools in members.items():
+        for identity, memberships in members.items():
+            if identity not in self._groups and not self._open_group(identity, memberships):
+                continue
             group, _ = self._groups[identity]
-            self._group_of |= dict.fromkeys(pools, group)
-            group.set_members(pools)
+            self._group_of |= dict.fromkeys(memberships, group)
+            group.set_members(memberships)
+
+    def _open_group(self, identity: RedisIdentity, memberships: dict[PoolKey, Membership]) -> bool:
+        try:
+            group = RedisGroup(identity, self._shell)
+        except QueueTrouble as trouble:
+            # A URL that only looked like one: the pools that share it hear of it, all others go on.
+            for key, membership in memberships.items():
+                record = self._shell.world.pools.get(key)
+                if record is not None:
+                    fault = RedisSourceTrouble(
+                        trouble.reason, f"{describe_source(membership.pool)}: {trouble}"
+                    )
+                    self._step_without_redis(record, membership.pool, membership.seat, fault)
+            return False
+        self._groups[identity] = group, asyncio.create_task(group.run(), name="rrq-group")
+        return True
+
+    def _let_go(self, task: asyncio.Task[None] | None) -> None:
+        if task is None:
+            return
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("loop of a Redis has ended and is started again", exc_info=error)
+        task.cancel()
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def _forget_gone(self) -> None:
         pools = self._shell.world.pools
-        for key in self._controllers.keys() - pools.keys():
-            del self._controllers[key]
+        for key in self._seats.keys() - pools.keys():
+            self._let_go(self._seats.pop(key).turn.task)
             self._shell.metrics.drop_pool(key)
+        for key in [key for key in self._invalid if key not in pools or pools[key].pool is not None]:
+            del self._invalid[key]
 
     # Pools that cannot be sized
 
     def _report_invalid(self, record: PoolRecord) -> None:
-        reporter = self._invalid.setdefault(record.key, Reporter(record.key, self._shell))
+        turn, reporter = self._invalid.setdefault(
+            record.key, (Turn(self._actions), Reporter(record.key, self._shell))
+        )
         status, conditions = build_invalid_status(record.generation, record.fault)
-        if reporter.note(Round(record), status, conditions):
-            self._act(record.key, reporter.write())
+        if turn.is_free and reporter.note(Round(record), status, conditions):
+            turn.take(reporter.write)
 
     def _step_without_redis(
-        self, record: PoolRecord, pool: Pool, controller: Controller, trouble: RedisSourceTrouble
+        self, record: PoolRecord, pool: Pool, seat: Seat, trouble: RedisSourceTrouble
     ) -> None:
         this_round = Round(record, tuple(pool.spec.queues), None, Fault(trouble.reason, trouble.message))
-        if self._is_free(record.key) and controller.decide(this_round, pool):
-            self._act(record.key, controller.act(this_round, pool))
-
-    def _is_free(self, key: PoolKey) -> bool:
-        task = self._acting.get(key)
-        return task is None or task.done()
-
-    def _act(self, key: PoolKey, work: Coroutine[None, None, None]) -> None:
-        if not self._is_free(key):
-            work.close()
-            return
-        task = asyncio.create_task(work)
-        self._acting[key] = task
-        task.add_done_callback(_log_failure)
-        self._acting = {other: acting for other, acting in self._acting.items() if not acting.done()}
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("pool not brought in step", exc_info=error)
+        try:
+            if seat.turn.is_free and seat.controller.decide(this_round, pool):
+                seat.turn.take(lambda: seat.controller.act(this_round, pool))
+        except Exception:
+            # What is wrong with one pool must not keep those behind it from their turn.
+            logger.exception("pool not decided", extra={"namespace": pool.namespace, "resource": pool.name})

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rrq import RRQClient, RRQSettings
-from rrq.connection import REDIS_ERRORS, is_refused_login
+from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
 from rrq.cron import CronJob
 from rrq.cron_table import CronTable
-from rrq.exc import RRQError
+from rrq.exc import RRQError, SettingsError
 from rrq.masking import mask_secrets, mask_url
-from rrq.messages import Observation
+from rrq.messages import DeathCertificate, Observation
 from rrq.scheduler import CronTracker
 from rrq_operator.deaths import Deaths
 from rrq_operator.redis_sources import RedisIdentity
@@ -40,18 +40,14 @@ class QueueTrouble(Exception):
 
 
 class RedisQueues:
-    """The queues, workers and cron entries of one Redis identity."""
+    """The queues, workers and cron entries of one Redis identity.
+
+    Raises QueueTrouble when its URL cannot be used at all.
+    """
 
     def __init__(self, identity: RedisIdentity) -> None:
         self.identity = identity
-        self._client = RRQClient(
-            RRQSettings(
-                redis_dsn=identity.url,
-                key_prefix=identity.key_prefix,
-                redis_socket_timeout_seconds=_TIMEOUT_SECONDS,
-                redis_connect_timeout_seconds=_TIMEOUT_SECONDS,
-            )
-        )
+        self._client = _open_client(identity)
         self._store = self._client.job_store
         self._cron = CronTracker(self._client, _CRON_LOOKBACK)
         #: Calls made so far, for metrics and benchmarks.
@@ -85,6 +81,9 @@ class RedisQueues:
                             on_change(name)
             except REDIS_ERRORS as error:
                 logger.debug("not listening to Redis", extra={"error": mask_secrets(str(error))})
+            except Exception:
+                # Whatever somebody publishes there, the wake-ups of others must go on.
+                logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
             await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
             retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
 
@@ -99,19 +98,32 @@ class RedisQueues:
     async def report(self, deaths: Deaths) -> int:
         """Give back the jobs of the dead, shorten the leases of the doubtful; returns how many jobs came back."""
         returned = 0
+        refusal: Exception | None = None
         try:
             for certificate in deaths.certificates:
-                has_more = True
-                while has_more:
-                    self.calls += 1
-                    reaped = await self._store.reap_workers(certificate)
-                    returned += reaped.returned + reaped.buried
-                    has_more = reaped.has_more
+                try:
+                    returned += await self._bury(certificate)
+                except LOST_REPLY_ERRORS:
+                    raise
+                except REDIS_ERRORS as error:
+                    refusal = error  # what is wrong with one of the dead does not concern the next
             if deaths.hints:
                 self.calls += 1
                 await self._store.shorten_leases(deaths.hints)
         except REDIS_ERRORS as error:
             raise self._trouble(error) from error
+        if refusal is not None:
+            raise self._trouble(refusal) from refusal
+        return returned
+
+    async def _bury(self, certificate: DeathCertificate) -> int:
+        returned = 0
+        has_more = True
+        while has_more:
+            self.calls += 1
+            reaped = await self._store.reap_workers(certificate)
+            returned += reaped.returned + reaped.buried
+            has_more = reaped.has_more
         return returned
 
     async def read_cron_tables(self) -> tuple[CronTable, ...]:
@@ -148,6 +160,23 @@ class RedisQueues:
         if is_refused_login(error):
             return QueueTrouble(
                 "AuthenticationFailed",
-                f"Redis {where} refused the credentials: {said}. Correct the URL in the Secret or the ACL of its user.",
+                f"Redis {where} refused the credentials, or they may not do what is needed: {said}.",
             )
         return QueueTrouble("Unreachable", f"Redis {where} cannot be read: {said}")
+
+
+def _open_client(identity: RedisIdentity) -> RRQClient:
+    try:
+        return RRQClient(
+            RRQSettings(
+                redis_dsn=identity.url,
+                key_prefix=identity.key_prefix,
+                redis_socket_timeout_seconds=_TIMEOUT_SECONDS,
+                redis_connect_timeout_seconds=_TIMEOUT_SECONDS,
+            )
+        )
+    except SettingsError as error:
+        raise QueueTrouble("InvalidURL", str(error)) from error
+    except (ValueError, TypeError):
+        # Without its cause and words, which may quote the URL with the password in it.
+        raise QueueTrouble("InvalidURL", f"{mask_url(identity.url)} is no Redis URL.") from None

@@ -5,18 +5,19 @@ changed, and every second for all of them, because producers of RRQ 0.7 announce
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from rrq.cron import CronJob
 from rrq.messages import Observation, WorkerObservation
-from rrq_operator.burst_pool import BurstPool
 from rrq_operator.deaths import find_deaths
 from rrq_operator.queues import QueueTrouble, RedisQueues
-from rrq_operator.redis_sources import RedisIdentity
-from rrq_operator.replica_pool import ReplicaPool
+from rrq_operator.redis_sources import RedisIdentity, describe_source
+from rrq_operator.seats import Membership
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import Pool
 from rrq_operator.status import Fault
@@ -30,26 +31,32 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 #: A queue is announced at most every 50 ms: what came right after an announcement is seen by looking once more.
 _SECOND_LOOK_SECONDS = 0.06
-_CHILD_CHANGED_SECONDS = 0.1
 _SHORTEST_GAP_SECONDS = 0.01
 #: Rounds may take this share of the time at most; the rest of the operator wants to live too.
 _MOST_SHARE = 0.25
 _CRON_TABLES_SECONDS = 20.0
-_ACTIONS_AT_ONCE = 20
-
-Controller = ReplicaPool | BurstPool
 
 
 class Member:
     """One pool in a group."""
 
-    def __init__(self, pool: Pool, controller: Controller, secret_version: str, queues: RedisQueues) -> None:
-        self.pool = pool
-        self.controller = controller
-        self.secret_version = secret_version
+    def __init__(self, membership: Membership, queues: RedisQueues) -> None:
+        self.pool = pool = membership.pool
+        self.seat = membership.seat
+        self.secret_version = membership.secret_version
         self.queue_names = tuple(queues.short_name(name) for name in pool.spec.queues)
         self.cron_entries = _declared_entries(pool)
-        self.acting: asyncio.Task[None] | None = None
+
+    def is_as(self, membership: Membership) -> bool:
+        """Whether nothing has changed. A pool is read anew with each change of its status, which is none here."""
+        return (
+            self.seat is membership.seat
+            and self.secret_version == membership.secret_version
+            and self.is_of(membership.pool)
+        )
+
+    def is_of(self, pool: Pool | None) -> bool:
+        return pool is not None and (pool.uid, pool.generation) == (self.pool.uid, self.pool.generation)
 
 
 class RedisGroup:
@@ -61,12 +68,13 @@ class RedisGroup:
         self._queues = RedisQueues(identity)
         self._members: dict[PoolKey, Member] = {}
         self._by_queue: dict[str, set[PoolKey]] = {}
-        self._dirty: set[PoolKey] = set()
-        self._heard_at: float | None = None
+        self._wanted: dict[PoolKey, float] = {}
+        self._second_looks: dict[PoolKey, float] = {}
+        self._heard_at: dict[PoolKey, float] = {}
+        self._not_before = 0.0
         self._next_at = 0.0
         self._next_full_at = 0.0
         self._wake = asyncio.Event()
-        self._actions = asyncio.Semaphore(_ACTIONS_AT_ONCE)
         self._tables: tuple[CronTable, ...] = ()
         self._tables_at = 0.0
         self._hinted: dict[str, float] = {}
@@ -79,18 +87,18 @@ class RedisGroup:
     def redis_calls(self) -> int:
         return self._queues.calls
 
-    def set_members(self, members: Mapping[PoolKey, tuple[Pool, Controller, str]]) -> None:
+    def set_members(self, members: Mapping[PoolKey, Membership]) -> None:
         """Take in which pools belong here; those that are new or changed get a round at once."""
         for key in self._members.keys() - members.keys():
             del self._members[key]
-        for key, (pool, controller, version) in members.items():
+        for key, membership in members.items():
             known = self._members.get(key)
-            if known is not None and known.pool is pool and known.secret_version == version:
-                continue
-            member = Member(pool, controller, version, self._queues)
-            member.acting = None if known is None else known.acting
-            self._members[key] = member
-            self.touch(key)
+            if known is None or not known.is_as(membership):
+                try:
+                    self._members[key] = Member(membership, self._queues)
+                except ValueError:
+                    logger.exception("pool not taken in", extra={"namespace": key[0], "resource": key[1]})
+                self.touch(key)
         self._by_queue = {}
         for key, member in self._members.items():
             for name in member.queue_names:
@@ -99,8 +107,9 @@ class RedisGroup:
     def touch(self, key: PoolKey, delay_seconds: float = 0.0) -> None:
         """Have a pool looked at soon."""
         if key in self._members:
-            self._dirty.add(key)
-            self._plan(monotonic() + delay_seconds)
+            at = monotonic() + delay_seconds
+            self._wanted[key] = min(at, self._wanted.get(key, at))
+            self._plan_at(at)
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -115,15 +124,11 @@ class RedisGroup:
                     # A loop for many tenants must survive what one of them provokes.
                     logger.exception("round failed", extra={"redis": repr(self.identity)})
                 self.ticked_at = monotonic()
-                took = self.ticked_at - started_at
-                self._shell.metrics.tick_seconds.observe(took)
-                self._plan_after(took)
+                self._shell.metrics.tick_seconds.observe(self.ticked_at - started_at)
+                self._plan()
         finally:
-            listener.cancel()
-            acting = [member.acting for member in self._members.values() if member.acting is not None]
-            for task in acting:
-                task.cancel()
-            await asyncio.gather(listener, *acting, return_exceptions=True)
+            # What pools are doing goes on: an action belongs to the pool, not to the Redis it was decided by.
+            await _end(listener)
             await self._queues.aclose()
 
     # When
@@ -132,60 +137,83 @@ class RedisGroup:
         keys = self._by_queue.get(queue)
         if keys:
             now = monotonic()
-            self._heard_at = self._heard_at or now
-            self._dirty |= keys
-            self._plan(now)
+            for key in keys:
+                self._heard_at.setdefault(key, now)
+                self._wanted[key] = now
+                # Later than any before: each announcement also brings a look of its own.
+                self._second_looks[key] = now + _SECOND_LOOK_SECONDS
+            self._plan_at(now)
 
-    def _plan(self, at: float) -> None:
+    def _plan_at(self, at: float) -> None:
+        """Have a round then, or as soon after as others had their share of time."""
+        at = max(at, self._not_before)
         if at < self._next_at:
             self._next_at = at
             self._wake.set()
 
+    def _plan(self) -> None:
+        """Set the time of the next round by all the looks that are wanted."""
+        looks = (*self._wanted.values(), *self._second_looks.values())
+        self._next_at = max(self._not_before, min(looks, default=self._next_full_at))
+        self._plan_at(self._next_full_at)
+
     async def _wait(self) -> None:
         while (left := self._next_at - monotonic()) > 0:
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), left)
-            except TimeoutError:
-                return
+            # Not wait_for, which in Python 3.11 forgets a cancellation that comes together with the wake-up.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
 
-    def _plan_after(self, took_seconds: float) -> None:
-        """Plan the next round: not before others had their share of the time, not after the poll is due."""
-        now = monotonic()
-        gap = max(_SHORTEST_GAP_SECONDS, took_seconds * (1 / _MOST_SHARE - 1))
-        wanted = self._next_full_at if not self._dirty else now
-        self._next_at = max(now + gap, min(wanted, self._next_full_at))
+    def _take_due(self, now: float) -> set[PoolKey]:
+        """Return the pools whose look is due, and forget that it was wanted."""
+        due = set()
+        for looks in (self._wanted, self._second_looks):
+            for key in [key for key, at in looks.items() if at <= now]:
+                del looks[key]
+                due.add(key)
+        return due & self._members.keys()
 
     # What
 
     async def _tick(self) -> None:
-        is_full = monotonic() >= self._next_full_at
-        heard_at, self._heard_at = self._heard_at, None
-        keys = set(self._members) if is_full else self._dirty & self._members.keys()
-        self._dirty = set()
+        now = monotonic()
+        is_full = now >= self._next_full_at
+        due = self._take_due(now)
+        keys = set(self._members) if is_full else due
+        heard_at, self._heard_at = self._heard_at, {}
         if is_full:
-            self._next_full_at = monotonic() + _POLL_SECONDS
-        self._next_at = self._next_full_at
+            self._next_full_at = now + _POLL_SECONDS
+        if not keys:
+            return
         seen, fault = await self._observe(keys)
         if is_full and seen is not None:
             await self._report_deaths(seen)
+        started_at = monotonic()
         workers = self._sort_workers(seen)
         for key in keys:
             member = self._members.get(key)
             if member is not None:
-                self._step(key, member, seen, workers.get(key, {}), fault, heard_at)
-        if heard_at is not None:
-            for key in keys:
-                self.touch(key, _SECOND_LOOK_SECONDS)
+                try:
+                    self._step(key, member, seen, workers.get(key, {}), fault, heard_at.get(key))
+                except Exception:
+                    # What is wrong with one pool must not keep those behind it from their turn.
+                    logger.exception("pool not decided", extra={"namespace": key[0], "resource": key[1]})
+        # Only what was spent here counts: while Redis was awaited, others had the time.
+        self._leave_time_to_others(monotonic() - started_at)
         if is_full and seen is not None:
             await self._tend_cron(seen)
+
+    def _leave_time_to_others(self, spent_seconds: float) -> None:
+        gap = max(_SHORTEST_GAP_SECONDS, spent_seconds * (1 / _MOST_SHARE - 1))
+        self._not_before = monotonic() + gap
 
     async def _observe(self, keys: Iterable[PoolKey]) -> tuple[Observation | None, Fault | None]:
         horizons: dict[str, float] = {}
         for key in keys:
             member = self._members[key]
             for name in member.queue_names:
-                horizons[name] = max(horizons.get(name, 0.0), member.controller.horizon_seconds)
+                horizons[name] = max(horizons.get(name, 0.0), member.seat.controller.horizon_seconds)
         try:
             seen = await self._queues.observe(horizons)
         except QueueTrouble as trouble:
@@ -215,11 +243,13 @@ class RedisGroup:
     ) -> None:
         """Decide for one pool, and act beside the others if there is something to do."""
         record = self._shell.world.pools.get(key)
-        if record is None or record.pool is not member.pool or record.is_going:
+        if record is None or not member.is_of(record.pool) or record.is_going:
             return
         # Still at it: an API server that is slow for one pool must not hold up the rest.
-        if member.acting is not None and not member.acting.done():
-            self.touch(key, _CHILD_CHANGED_SECONDS)
+        if not member.seat.turn.is_free:
+            if heard_at is not None:
+                self._heard_at.setdefault(key, heard_at)
+            member.seat.turn.call_when_free(lambda: self.touch(key))
             return
         own = (
             None
@@ -231,20 +261,21 @@ class RedisGroup:
             )
         )
         this_round = Round(
-            record, member.queue_names, own, fault, self._queues, member.secret_version, heard_at
+            record,
+            member.queue_names,
+            own,
+            _describe_fault(fault, member.pool) or _find_unreadable(own, member),
+            self._queues,
+            member.secret_version,
+            heard_at,
         )
-        if member.controller.decide(this_round, member.pool):
-            member.acting = asyncio.create_task(self._act(key, member, this_round))
+        if member.seat.controller.decide(this_round, member.pool):
+            member.seat.turn.take(lambda: self._act(key, member, this_round))
 
     async def _act(self, key: PoolKey, member: Member, this_round: Round) -> None:
-        try:
-            async with self._actions:
-                await member.controller.act(this_round, member.pool)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            logger.exception("pool not brought in step", extra={"namespace": key[0], "resource": key[1]})
-        if member.controller.wants_another_look:
+        controller = member.seat.controller
+        await controller.act(this_round, member.pool)
+        if controller.wants_another_look:
             self.touch(key)
 
     async def _report_deaths(self, seen: Observation) -> None:
@@ -258,14 +289,15 @@ class RedisGroup:
         # A hint is given once; a worker that renews after it is alive and shall not be bothered again.
         self._hinted = {name: at for name, at in self._hinted.items() if now - at < 60.0}
         fresh = tuple(name for name in deaths.hints if name not in self._hinted)
-        self._hinted |= dict.fromkeys(fresh, now)
         if deaths.certificates or fresh:
             try:
-                returned = await self._queues.report(type(deaths)(deaths.certificates, fresh))
+                returned = await self._queues.report(replace(deaths, hints=fresh))
             except QueueTrouble as trouble:
                 self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+                logger.warning("deaths not reported", extra={"error": str(trouble)})
             else:
                 self._shell.metrics.returned_jobs.inc(returned)
+                self._hinted |= dict.fromkeys(fresh, now)
 
     async def _tend_cron(self, seen: Observation) -> None:
         """Enqueue what is due by the schedules of the pools, and of applications that are not running."""
@@ -292,6 +324,30 @@ class RedisGroup:
                 )
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel until it has ended: what connects for us may forget a cancellation that comes at the wrong moment."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.5)
+
+
+def _describe_fault(fault: Fault | None, pool: Pool) -> Fault | None:
+    """Return what is wrong with Redis in words for one pool: where its credentials are is its own affair."""
+    if fault is None or fault.reason != "AuthenticationFailed":
+        return fault
+    return replace(fault, message=f"{fault.message} They are those of {describe_source(pool)}.")
+
+
+def _find_unreadable(own: Observation | None, member: Member) -> Fault | None:
+    unread = [name for name in member.queue_names if own is not None and name not in own.queues]
+    if not unread:
+        return None
+    return Fault(
+        "WrongType",
+        f"the Redis key of queue {', '.join(unread)} holds something else than a queue; delete it or use another name",
+    )
 
 
 def _declared_entries(pool: Pool) -> list[CronJob]:

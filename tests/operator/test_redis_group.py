@@ -1,0 +1,337 @@
+"""The loop over the pools of one Redis, with a real Redis and controllers that only take notes."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pools import build_pool
+from queue_steps import ask, enqueue, now_ms, start_worker
+from rrq.cron import CronJob
+from rrq.cron_table import build_cron_table
+from rrq.messages import Observation
+from rrq_operator.events import Events
+from rrq_operator.metrics import Metrics
+from rrq_operator.queues import QueueTrouble, RedisQueues
+from rrq_operator.redis_group import RedisGroup
+from rrq_operator.redis_sources import RedisIdentity
+from rrq_operator.seats import Controller, Membership, Seat, Turn
+from rrq_operator.shell import Round, Shell
+from rrq_operator.world import PoolRecord, World, parse_record
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from rrq.store import JobStore
+    from rrq_operator.kube import Kube
+    from rrq_operator.spec import Pool
+
+
+class NoteTaker:
+    """Stands where the controller of a pool stands."""
+
+    wants_another_look = False
+    horizon_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[float, Round]] = []
+        self.acts_for_seconds: float | None = None
+        self.actions = 0
+        self.is_broken = False
+
+    @property
+    def due(self) -> int | None:
+        if not self.rounds:
+            return None
+        seen = self.rounds[-1][1].seen
+        return None if seen is None else sum(queue.due for queue in seen.queues.values())
+
+    def decide(self, this_round: Round, pool: Pool) -> bool:
+        if self.is_broken:
+            raise ZeroDivisionError("a mistake of ours")
+        self.rounds.append((monotonic(), this_round))
+        return self.acts_for_seconds is not None
+
+    async def act(self, this_round: Round, pool: Pool) -> None:
+        self.actions += 1
+        await asyncio.sleep(self.acts_for_seconds or 0)
+
+
+class Bench:
+    """A group and its pools."""
+
+    def __init__(self, identity: RedisIdentity) -> None:
+        # Nothing here talks to the cluster: that is what controllers do.
+        nobody = cast("Kube", None)
+        self.world = World()
+        self.shell = Shell(nobody, self.world, Events(nobody), Metrics())
+        self.group = RedisGroup(identity, self.shell)
+        self.members: dict[tuple[str, str], Membership] = {}
+        self.actions = asyncio.Semaphore(20)
+
+    def add(self, name: str, **spec: Any) -> NoteTaker:
+        taker = NoteTaker()
+        record = build_record(name, **spec)
+        assert record.pool is not None
+        self.world.set_pool(record)
+        seat = Seat(record.uid, cast("Controller", taker), Turn(self.actions))
+        self.members[record.key] = Membership(record.pool, seat, "")
+        self.group.set_members(self.members)
+        return taker
+
+
+def build_record(name: str, **spec: Any) -> PoolRecord:
+    body = build_pool(name, **spec)
+    body["metadata"] |= {
+        "namespace": "test",
+        "uid": f"uid-{name}",
+        "generation": 1,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return parse_record(body)
+
+
+@pytest.fixture
+def bench(redis_dsn: str) -> Bench:
+    return Bench(RedisIdentity(redis_dsn, "rrq:"))
+
+
+@pytest.fixture
+async def running(bench: Bench) -> AsyncIterator[Bench]:
+    """The group goes round."""
+    task = asyncio.create_task(bench.group.run())
+    yield bench
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def count_listeners(store: JobStore) -> int:
+    [_, count] = await ask(store, "PUBSUB", "NUMSUB", store.keys.notify_channel)
+    return int(count)
+
+
+async def listening(store: JobStore) -> None:
+    await eventually(lambda: count_listeners(store), message="the group listens")
+
+
+async def test_an_announcement_brings_a_round_at_once(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    await listening(store)
+    for number in range(1, 4):
+        before = monotonic()
+        await enqueue(store, f"job-{number}")
+        await eventually(lambda: taker.due == number, 0.3, interval_seconds=0.002)  # noqa: B023  awaited here
+        heard_at = taker.rounds[-1][1].heard_at
+        assert heard_at is None or heard_at >= before
+        await eventually(lambda: monotonic() - before > 0.15)  # noqa: B023  awaited here
+
+
+async def test_what_comes_right_after_an_announcement_is_seen_by_a_second_look(
+    running: Bench, store: JobStore
+) -> None:
+    taker = running.add("emails")
+    await listening(store)
+    for attempt in range(5):
+        await ask(store, "DEL", store.keys.queue_key("default"))
+        # Away from the poll, which would hide that nobody looked a second time.
+        polled_at = taker.rounds[-1][0] if taker.rounds else 0.0
+        await eventually(lambda: taker.due == 0 and taker.rounds[-1][0] > polled_at, 2)  # noqa: B023  awaited here
+        await enqueue(store, f"first-{attempt}")
+        await eventually(lambda: taker.due == 1, 0.3, interval_seconds=0.002)
+        # Within the 50 ms in which nothing is announced.
+        await enqueue(store, f"second-{attempt}", f"third-{attempt}")
+        await eventually(lambda: taker.due == 3, 0.3, interval_seconds=0.002)
+
+
+async def test_nothing_announced_is_seen_within_a_second(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    await eventually(lambda: taker.due == 0)
+    await ask(store, "ZADD", store.keys.queue_key("default"), 0, "of RRQ 0.7")
+    await eventually(lambda: taker.due == 1, 1.2)
+
+
+async def test_only_the_pools_of_the_announced_queue_get_a_round(running: Bench, store: JobStore) -> None:
+    emails, reports = running.add("emails"), running.add("reports", queues=["reports"])
+    await listening(store)
+    await eventually(lambda: emails.rounds and reports.rounds)
+    before = len(reports.rounds)
+    for number in range(5):
+        await enqueue(store, f"job-{number}")
+        await eventually(lambda: emails.due == number + 1, 0.3)  # noqa: B023  awaited here
+    assert len(reports.rounds) - before <= 1, "at most a poll in between"
+
+
+async def test_a_pool_that_breaks_the_decision_does_not_stop_the_others(
+    running: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    takers = [running.add(f"pool-{number}") for number in range(5)]
+    takers[2].is_broken = True
+    counts = [len(taker.rounds) for taker in takers]
+    await eventually(
+        lambda: all(
+            len(taker.rounds) >= count + 2
+            for number, (taker, count) in enumerate(zip(takers, counts, strict=True))
+            if number != 2
+        ),
+        5,
+    )
+    assert "pool not decided" in caplog.text
+
+
+async def test_an_action_that_hangs_holds_up_nobody_and_costs_no_calls(
+    running: Bench, store: JobStore
+) -> None:
+    slow, quick = running.add("slow"), running.add("quick")
+    await listening(store)
+    slow.acts_for_seconds = 60.0
+    await enqueue(store, "job-1")
+    await eventually(lambda: slow.actions == 1 and quick.due == 1, 2)
+    calls, rounds, began = running.group.redis_calls, len(slow.rounds), len(quick.rounds)
+    await eventually(lambda: len(quick.rounds) >= began + 2, 5, "the other one is polled on")
+    assert len(slow.rounds) == rounds, "no decision while the last one is being carried out"
+    assert running.group.redis_calls - calls <= 4, "nobody asks Redis because of it"
+
+
+async def test_a_pool_is_looked_at_as_soon_as_its_action_is_over(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    await listening(store)
+    taker.acts_for_seconds = 0.2
+    await eventually(lambda: taker.actions >= 1, 3)
+    for number in range(1, 4):
+        await enqueue(store, f"job-{number}")
+        await eventually(lambda: taker.due == number, 0.5, interval_seconds=0.005)  # noqa: B023  awaited here
+
+
+async def test_a_new_status_of_a_pool_blinds_nobody(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    await listening(store)
+    for number in range(1, 4):
+        # Read anew, as after each write of its status; the leader has not come round since.
+        running.world.set_pool(build_record("emails"))
+        await enqueue(store, f"job-{number}")
+        await eventually(lambda: taker.due == number, 0.3, interval_seconds=0.005)  # noqa: B023  awaited here
+
+
+async def test_whatever_is_published_on_the_channel_the_group_keeps_listening(
+    running: Bench, store: JobStore
+) -> None:
+    taker = running.add("emails")
+    await listening(store)
+    for garbage in (b"\xff\xfe", b"", b"x" * 100_000):
+        await ask(store, "PUBLISH", store.keys.notify_channel, garbage)
+    await eventually(lambda: taker.due == 0)
+    await listening(store)
+    await eventually(lambda: monotonic() - taker.rounds[-1][0] < 0.1, 2)  # right after a poll
+    await enqueue(store, "job")
+    await eventually(lambda: taker.due == 1, 0.6)
+
+
+async def test_a_group_that_ends_leaves_no_connection_and_no_task(store: JobStore, redis_dsn: str) -> None:
+    async def count_clients() -> int:
+        return len((await ask(store, "CLIENT", "LIST")).splitlines())
+
+    before, tasks = await count_clients(), len(asyncio.all_tasks())
+    for _ in range(5):
+        bench = Bench(RedisIdentity(redis_dsn, "rrq:"))
+        task = asyncio.create_task(bench.group.run())
+        taker = bench.add("emails")
+        await eventually(lambda: taker.due == 0)  # noqa: B023  awaited here
+        await listening(store)
+        task.cancel()
+        await asyncio.wait([task])
+    await eventually(lambda: _equals(count_clients, before))
+    assert len(asyncio.all_tasks()) == tasks
+
+
+async def _equals(count: Callable[[], Any], expected: int) -> bool:
+    return bool(await count() == expected)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host:port/0",
+        "redis://user:hun/ter2@host:6379/0",
+        "redis+sentinel://:hunter2@/",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_trouble_in_words_without_the_password(url: str) -> None:
+    with pytest.raises(QueueTrouble) as trouble:
+        RedisQueues(RedisIdentity(url, "rrq:"))
+    assert trouble.value.reason == "InvalidURL"
+    assert "ter2" not in str(trouble.value)
+
+
+# Cron
+
+
+async def tend(bench: Bench, store: JobStore, at_ms: int) -> None:
+    """Let a round at that moment look after the cron entries."""
+    seen = await store.observe([])
+    await bench.group._tend_cron(Observation(at_ms, {}, seen.workers))
+
+
+ENTRY = {"name": "tick", "schedule": "* * * * *", "function": "tick", "queue": "default"}
+
+
+async def queued(store: JobStore) -> int:
+    return int(await ask(store, "ZCARD", store.keys.queue_key("default")))
+
+
+async def test_a_declared_entry_fires_once_a_tick(bench: Bench, store: JobStore) -> None:
+    bench.add("emails", cron=[ENTRY])
+    now = await now_ms(store)
+    await tend(bench, store, now - 200_000)
+    assert await queued(store) <= 1, "the lookback may have held a tick"
+    before = await queued(store)
+    await tend(bench, store, now)
+    assert await queued(store) == before + 1, "ticks that were missed are one"
+    await tend(bench, store, now)
+    assert await queued(store) == before + 1
+
+
+async def test_a_published_table_fires_while_nobody_serves_it(bench: Bench, store: JobStore) -> None:
+    now = await store.read_time()
+    bench.add("emails")
+    table = build_cron_table(["default"], [CronJob(function_name="tick", schedule="* * * * *")], now)
+    await store.publish_cron_table(table, None, 100.0)
+    at_ms = int(now.timestamp() * 1000)
+    await tend(bench, store, at_ms - 200_000)
+    before = await queued(store)
+    await tend(bench, store, at_ms)
+    assert await queued(store) == before + 1
+
+
+async def test_a_table_whose_workers_live_is_left_to_them_for_a_minute(bench: Bench, store: JobStore) -> None:
+    now = await store.read_time()
+    bench.add("emails")
+    table = build_cron_table(["default"], [CronJob(function_name="tick", schedule="* * * * *")], now)
+    await store.publish_cron_table(table, None, 100.0)
+    await start_worker(store)
+    # Two minutes ago, so that no moment of this test is ahead of the clock of Redis.
+    tick_ms = (int(now.timestamp()) // 60 - 2) * 60_000
+    await tend(bench, store, tick_ms - 20_000)
+    await tend(bench, store, tick_ms + 45_000)
+    assert await queued(store) == 0, "its worker has not had its chance yet"
+    await tend(bench, store, tick_ms + 61_000)
+    assert await queued(store) == 1, "its worker is alive, but did not fire"
+
+
+async def test_one_entry_that_cannot_be_enqueued_does_not_stop_the_others(
+    bench: Bench, store: JobStore
+) -> None:
+    never = {**ENTRY, "name": "never", "schedule": "0 0 30 2 *", "function": "never"}
+    record = build_record("odd", cron=[never])
+    if record.pool is not None:
+        bench.add("odd", cron=[never])
+    bench.add("emails", cron=[ENTRY])
+    now = await now_ms(store)
+    await tend(bench, store, now - 200_000)
+    before = await queued(store)
+    await tend(bench, store, now)
+    assert await queued(store) == before + 1
