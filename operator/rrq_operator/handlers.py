@@ -6,9 +6,12 @@ kinds of handlers put a finalizer on the pool, and deleting it would hang while 
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -17,13 +20,21 @@ from rrq_operator.spec import GROUP, PLURAL, VERSION
 
 logger = logging.getLogger(__name__)
 
-#: Short, because kopf waits through one of these after the API server is back, and starts over at the end.
-_BACKOFFS_SECONDS = (0.2, 0.5, 1.0, 2.0, 2.0)
+#: Short, because kopf waits through one of these after the API server is back.
+_BACKOFFS_SECONDS = (0.2, 0.5, 1.0)
+_LONGEST_BACKOFF_SECONDS = 2.0
 _RESTART_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 
 #: Called with the kind of change (None for what was there already) and the whole object.
 OnPool = Callable[[str | None, dict[str, Any]], None]
+
+
+class _EndlessBackoffs:
+    """Delays that never run out. With a last one, kopf would give a watch up in an outage of some seconds."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain(_BACKOFFS_SECONDS, repeat(_LONGEST_BACKOFF_SECONDS))
 
 
 def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
@@ -35,7 +46,7 @@ def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
 
     @kopf.on.startup(registry=registry)
     def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.networking.error_backoffs = _BACKOFFS_SECONDS
+        settings.networking.error_backoffs = _EndlessBackoffs()
         settings.networking.request_timeout = 10.0
         settings.posting.enabled = False
         # Whether the resource exists is asked before we start; watching for new ones needs rights on all of them.
@@ -59,6 +70,7 @@ class PoolWatch:
         self._on_pool = on_pool
         self._namespace = namespace
         self._stop = threading.Event()
+        self._end: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="rrq-kopf", daemon=True)
 
     def start(self) -> None:
@@ -74,6 +86,8 @@ class PoolWatch:
 
     async def stop(self) -> None:
         self._stop.set()
+        if self._end is not None:
+            self._end()
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
     def _hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
@@ -84,14 +98,25 @@ class PoolWatch:
             try:
                 asyncio.run(self._watch())
             except Exception:
-                # When the API server is away for longer than the backoffs; the lists go on meanwhile.
+                # For instance because it was forbidden something; the lists go on meanwhile.
                 logger.exception("kopf ended and is started again")
             self._stop.wait(_RESTART_SECONDS)
 
     async def _watch(self) -> None:
+        # A flag of this loop: kopf would wait for one of threads in a thread, which nothing can end, and so never
+        # return when a watch of it has failed.
+        stop_flag, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._end = partial(_set_from_afar, loop, stop_flag)
+        if self._stop.is_set():
+            return
         await kopf.operator(
             registry=build_registry(self._hand_over),
             standalone=True,
-            stop_flag=self._stop,
+            stop_flag=stop_flag,
             **({"clusterwide": True} if self._namespace is None else {"namespaces": [self._namespace]}),
         )
+
+
+def _set_from_afar(loop: asyncio.AbstractEventLoop, flag: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended by itself a moment before
+        loop.call_soon_threadsafe(flag.set)
