@@ -14,6 +14,9 @@ from rrq_operator.views import BudgetView, DeploymentView, JobView, PodView, Poo
 
 #: As long as a lease of a worker may be, and then some: after that Redis has forgotten it as well.
 _REMEMBER_VANISHED_SECONDS = 600.0
+_MOST_DROPPED = 1_000
+#: Longer than a list of all pools takes.
+_LIST_LAG_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class PoolRecord:
     fault: str
     status: Mapping[str, Any]
     is_going: bool
+    version: int = 0
+    """Grows with every change of the object, its status included."""
 
 
 def parse_record(body: Mapping[str, Any]) -> PoolRecord:
@@ -47,7 +52,13 @@ def parse_record(body: Mapping[str, Any]) -> PoolRecord:
         fault=fault,
         status=body.get("status") or {},
         is_going="deletionTimestamp" in metadata,
+        version=_parse_version(metadata.get("resourceVersion")),
     )
+
+
+def _parse_version(text: str | None) -> int:
+    """Return a version as a number: the API server counts, though it does not promise to."""
+    return int(text) if text and text.isdigit() else 0
 
 
 class World:
@@ -55,6 +66,8 @@ class World:
 
     def __init__(self) -> None:
         self.pools: dict[PoolKey, PoolRecord] = {}
+        self._dropped: dict[str, None] = {}
+        self._heard_at: dict[str, float] = {}
         self.deployments: dict[PoolKey, DeploymentView] = {}
         self.budgets: dict[PoolKey, BudgetView] = {}
         self.jobs: defaultdict[PoolKey, dict[str, JobView]] = defaultdict(dict)
@@ -69,27 +82,44 @@ class World:
 
     def set_pool(self, record: PoolRecord) -> None:
         before = self.pools.get(record.key)
-        if before is None or (before.uid, before.generation) != (record.uid, record.generation):
-            self.pools[record.key] = record
-            self.on_pool(record.key)
+        # A list that was under way may know less than the watch, which went on meanwhile.
+        if record.uid in self._dropped or (
+            before is not None and before.uid == record.uid and record.version < before.version
+        ):
+            return
+        self._heard_at[record.uid] = monotonic()
+        # Our own writes of the status come back as changes; they are none, and loops tell by the same object.
+        if before is not None and (before.uid, before.generation) == (record.uid, record.generation):
+            self.pools[record.key] = replace(record, pool=before.pool, fault=before.fault)
+            if record.is_going == before.is_going:
+                return
         else:
-            # Our own writes of the status come back as changes; the spec is the same one as before.
-            self.pools[record.key] = replace(record, pool=before.pool)
+            self.pools[record.key] = record
+        self.on_pool(record.key)
 
     def drop_pool(self, key: PoolKey, uid: str) -> None:
-        record = self.pools.get(key)
-        if record is not None and record.uid == uid:
-            del self.pools[key]
-            self.on_pool(key)
+        """Forget a pool that was deleted, for good: an older list shall not bring it back."""
+        self._dropped[uid] = None
+        if len(self._dropped) > _MOST_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+        self._remove_pool(key, uid)
 
     def replace_pools(self, records: Iterable[PoolRecord]) -> None:
         """Take a whole list as the truth: what it lacks is gone."""
         listed = {record.key: record for record in records}
         for key, record in list(self.pools.items()):
-            if key not in listed:
-                self.drop_pool(key, record.uid)
+            # Heard of a moment ago, it may have come while the list was made; the next list knows.
+            if key not in listed and monotonic() - self._heard_at.get(record.uid, 0.0) > _LIST_LAG_SECONDS:
+                self._remove_pool(key, record.uid)
         for record in listed.values():
             self.set_pool(record)
+
+    def _remove_pool(self, key: PoolKey, uid: str) -> None:
+        self._heard_at.pop(uid, None)
+        record = self.pools.get(key)
+        if record is not None and record.uid == uid:
+            del self.pools[key]
+            self.on_pool(key)
 
     # Children
 
