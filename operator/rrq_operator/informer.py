@@ -43,6 +43,7 @@ class Informer(Generic[View]):
         self._on_change = on_change
         self._views: dict[str, View] = {}
         self._listed_at: float | None = None
+        self._version = ""
         #: Set when all objects have been seen at least once.
         self.synced = asyncio.Event()
         #: When the API server was last heard of, by the monotonic clock.
@@ -51,16 +52,18 @@ class Informer(Generic[View]):
     async def run(self) -> None:
         """Follow the objects until cancelled."""
         retry_seconds = _FIRST_RETRY_SECONDS
-        version = ""
         while True:
+            asked_at = monotonic()
             try:
-                if not version or self._needs_list():
-                    version = await self._list()
-                version = await self._watch(version)
+                if not self._version or self._needs_list():
+                    self._version = await self._list()
+                await self._watch()
                 retry_seconds = _FIRST_RETRY_SECONDS
             except KubeExpired:
-                version = ""
+                self._version = ""
             except KubeError as error:
+                if self.heard_at > asked_at:
+                    retry_seconds = _FIRST_RETRY_SECONDS  # it was there until a moment ago
                 logger.warning("watch interrupted", extra={"path": self._path, "error": str(error)})
                 await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
                 retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
@@ -79,16 +82,15 @@ class Informer(Generic[View]):
         self.synced.set()
         return version
 
-    async def _watch(self, version: str) -> str:
-        """Follow the changes after a version; returns the version to go on from."""
-        async with self._kube.watch(self._path, version, selector=self._selector) as events:
+    async def _watch(self) -> None:
+        """Follow the changes after the version that was seen last, also of a watch that was cut."""
+        async with self._kube.watch(self._path, self._version, selector=self._selector) as events:
             async for event in events:
                 self.heard_at = monotonic()
                 item = event["object"]
-                version = item["metadata"]["resourceVersion"]
+                self._version = item["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
                     self._set(item["metadata"]["uid"], None if event["type"] == "DELETED" else item)
-        return version
 
     def _set(self, uid: str, item: Manifest | None) -> None:
         before = self._views.pop(uid, None)
