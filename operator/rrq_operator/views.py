@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rrq_operator.manifests import COST_ANNOTATION, DIGEST_ANNOTATION, POOL_LABEL, RUN_LABEL
+from rrq_operator.manifests import (
+    CONTAINER,
+    COST_ANNOTATION,
+    DIGEST_ANNOTATION,
+    POOL_LABEL,
+    RUN_LABEL,
+)
 
 Raw = Mapping[str, Any]
 PoolKey = tuple[str, str]
@@ -29,7 +35,7 @@ _STUCK_REASONS = {
 
 @dataclass(frozen=True)
 class Ending:
-    """A container of a pod that has ended, as the kubelet reports it."""
+    """The end of a worker container, as the kubelet reports it."""
 
     finished_at: float
     exit_code: int
@@ -112,7 +118,9 @@ def parse_pod(raw: Raw) -> PodView:
     containers = status.get("containerStatuses") or ()
     is_ready = conditions.get("Ready", {}).get("status") == "True"
     phase = status.get("phase", "Pending")
-    trouble_reason, trouble = _find_trouble(conditions, containers)
+    trouble_reason, trouble = _find_trouble(
+        conditions, (*(status.get("initContainerStatuses") or ()), *containers)
+    )
     labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or ()
     return PodView(
         pool=pool_key_of(raw),
@@ -230,10 +238,11 @@ def _find_trouble(conditions: Mapping[str, Raw], containers: Iterable[Raw]) -> t
 
 
 def _find_ending(containers: Iterable[Raw]) -> Ending | None:
-    """Return the latest end of a container of the pod."""
+    """Return the latest end of the worker's container. A sidecar may come and go: no job is in it."""
     ends = [
         Ending(parse_time(end["finishedAt"]), end.get("exitCode", 0), end.get("reason", ""))
         for container in containers
+        if container.get("name") == CONTAINER
         for state in (container.get("state") or {}, container.get("lastState") or {})
         if (end := state.get("terminated")) and end.get("finishedAt")
     ]
