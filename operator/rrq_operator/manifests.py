@@ -17,6 +17,8 @@ MANAGER = "rrq-operator"
 POOL_LABEL = f"{GROUP}/pool"
 RUN_LABEL = f"{GROUP}/run"
 MANAGED_BY = {"app.kubernetes.io/managed-by": MANAGER}
+#: What every object of every pool carries.
+MANAGED_SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
 DIGEST_ANNOTATION = f"{GROUP}/manifest-digest"
 SECRET_ANNOTATION = f"{GROUP}/redis-secret-version"
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
@@ -32,6 +34,10 @@ _NAMED_BY = {
     "ports": "containerPort",
     "topologySpreadConstraints": "topologyKey",
 }
+#: Lists whose entries are replaced whole: half a variable and half of another would be neither.
+_REPLACED_WHOLE = ("env", "volumes")
+#: A probe or hook has one of these; whoever sets one does not want the other.
+_ACTIONS = frozenset(("exec", "httpGet", "tcpSocket", "grpc", "sleep"))
 
 
 def build_labels(pool: Pool) -> dict[str, str]:
@@ -163,10 +169,7 @@ def build_pod_template(
             "volumes": [{"name": "tmp", "emptyDir": {}}],
         },
     }
-    merged: Manifest = merge(base, worker.pod_template)
-    # Whatever the user adds, these labels are how the pods of a pool are found.
-    merged["metadata"]["labels"] |= labels
-    return merged
+    return _insist(merge(base, worker.pod_template), pool, labels)
 
 
 def _build_container(pool: Pool, arguments: Sequence[str]) -> Manifest:
@@ -194,6 +197,15 @@ def _build_container(pool: Pool, arguments: Sequence[str]) -> Manifest:
 
 def _build_environment(pool: Pool) -> list[Manifest]:
     """Return the variables: the user's win over defaults, the pool's over the user's."""
+    defaults = {"RRQ_LOG_FORMAT": {"name": "RRQ_LOG_FORMAT", "value": "json"}}
+    users = pool.spec.worker.env
+    named = {entry.get("name") for entry in users}
+    kept = [entry for name, entry in defaults.items() if name not in named]
+    return _put_own_first([*kept, *users], _build_own_environment(pool))
+
+
+def _build_own_environment(pool: Pool) -> list[Manifest]:
+    """Return the variables by which pool and pods are tied together."""
     worker, redis = pool.spec.worker, pool.spec.redis
     own: dict[str, Manifest] = {
         "RRQ_POD_UID": {"valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -210,15 +222,38 @@ def _build_environment(pool: Pool) -> list[Manifest]:
             own["RRQ_REDIS_DSN"] = {"valueFrom": {"secretKeyRef": reference.model_dump(by_alias=True)}}
         else:
             own["RRQ_REDIS_DSN"] = {"value": redis.url}
-    defaults = [{"name": "RRQ_LOG_FORMAT", "value": "json"}]
-    users = [entry for entry in worker.env if entry.get("name") not in own]
-    named = {entry["name"] for entry in users if "name" in entry}
+    return [{"name": name, **value} for name, value in own.items()]
+
+
+def _put_own_first(users: Sequence[Any], own: Sequence[Manifest]) -> list[Any]:
+    """Return all variables; ours stand first, because a value may refer to a variable before it."""
+    names = [entry["name"] for entry in own]
     return [
-        *(entry for entry in defaults if entry["name"] not in named),
-        *({"name": name, **value} for name, value in own.items()),
-        # Last, because a value may refer to a variable that stands before it.
-        *users,
+        *own,
+        *(entry for entry in users if not (isinstance(entry, Mapping) and entry.get("name") in names)),
     ]
+
+
+def _insist(template: Manifest, pool: Pool, labels: Mapping[str, str]) -> Manifest:
+    """Return the template with what no ``podTemplate`` may change: how pods are found, and the pool's variables.
+
+    What has the wrong type is left for the API server, which refuses it with words about the place.
+    """
+    metadata, spec = template.get("metadata"), template.get("spec")
+    if isinstance(metadata, Mapping) and isinstance(known := metadata.get("labels", {}), Mapping):
+        template = template | {"metadata": {**metadata, "labels": {**known, **labels}}}
+    if isinstance(spec, Mapping) and isinstance(containers := spec.get("containers"), list):
+        own = _build_own_environment(pool)
+        insisted = [
+            {**entry, "env": _put_own_first(users, own)}
+            if isinstance(entry, Mapping)
+            and entry.get("name") == CONTAINER
+            and isinstance(users := entry.get("env", []), list)
+            else entry
+            for entry in containers
+        ]
+        template = template | {"spec": {**spec, "containers": insisted}}
+    return template
 
 
 def _probe(path: str, *, period_seconds: int, failures: int) -> Manifest:
@@ -231,26 +266,43 @@ def _probe(path: str, *, period_seconds: int, failures: int) -> Manifest:
 
 
 def merge(base: Any, over: Any, name: str = "") -> Any:
-    """Return ``base`` with ``over`` laid upon it: objects field by field, named lists entry by entry."""
+    """Return ``base`` with ``over`` laid upon it: objects field by field, named lists entry by entry.
+
+    A field that is null in ``over`` is taken away.
+    """
     if isinstance(base, Mapping) and isinstance(over, Mapping):
+        dropped = _ACTIONS if _ACTIONS & over.keys() else frozenset()
+        kept = {key: value for key, value in base.items() if key in over or key not in dropped}
         return {
-            key: merge(base[key], over[key], key)
-            if key in base and key in over
-            else over.get(key, base.get(key))
-            for key in [*base, *(key for key in over if key not in base)]
+            key: merge(kept[key], over[key], key)
+            if key in kept and key in over
+            else over.get(key, kept.get(key))
+            for key in [*kept, *(key for key in over if key not in kept)]
+            if over.get(key, ...) is not None
         }
     if isinstance(base, list) and isinstance(over, list):
+        if name == "envFrom":
+            return [*base, *over]
         key_field = _NAMED_BY.get(name, "name")
-        if all(isinstance(entry, Mapping) and key_field in entry for entry in (*base, *over)):
-            return _merge_named(base, over, key_field)
+        if all(_has_name(entry, key_field) for entry in (*base, *over)):
+            return _merge_named(base, over, key_field, replaces=name in _REPLACED_WHOLE)
     return over
 
 
-def _merge_named(base: Sequence[Any], over: Sequence[Any], key_field: str) -> list[Any]:
+def _has_name(entry: Any, key_field: str) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get(key_field), str | int)
+
+
+def _merge_named(base: Sequence[Any], over: Sequence[Any], key_field: str, *, replaces: bool) -> list[Any]:
     changes = {entry[key_field]: entry for entry in over}
     known = {entry[key_field] for entry in base}
     return [
-        *(merge(entry, changes.get(entry[key_field], {})) for entry in base),
+        *(
+            changes[entry[key_field]]
+            if replaces and entry[key_field] in changes
+            else merge(entry, changes.get(entry[key_field], {}))
+            for entry in base
+        ),
         *(entry for entry in over if entry[key_field] not in known),
     ]
 
