@@ -18,13 +18,14 @@ from rrq_operator.kube import (
 )
 from rrq_operator.manifests import (
     DIGEST_ANNOTATION,
+    MANAGER,
     Manifest,
     build_deployment,
     build_disruption_budget,
 )
 from rrq_operator.shell import Shell
-from rrq_operator.spec import Pool
-from rrq_operator.status import Fault
+from rrq_operator.spec import KIND, Pool
+from rrq_operator.status import REPLACING_REASON, Fault
 from rrq_operator.views import BudgetView, DeploymentView, digest_spec, owner_uid_of
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -58,7 +59,6 @@ class Children:
         self._budget: _Child | None = None
         self._retry_at = 0.0
         self._retry_seconds = _FIRST_RETRY_SECONDS
-        self._applied_at = 0.0
         #: Why the objects are not as they should be.
         self.fault: Fault | None = None
 
@@ -72,13 +72,17 @@ class Children:
             self._made_of = made_of
             self._deployment = _Child(build_deployment(pool, version or ""))
             self._budget = _Child(build_disruption_budget(pool))
-            self._retry_at = 0.0
+            self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
         if monotonic() < self._retry_at:
             return False
         world = self._shell.world
         return (
             self._deployment is not None and self._deployment.differs_from(world.deployments.get(pool.key))
         ) or (self._budget is not None and self._budget.differs_from(world.budgets.get(pool.key)))
+
+    def is_applied(self, deployment: DeploymentView) -> bool:
+        """Whether this Deployment was made of the manifest of now; true while no manifest can be made."""
+        return self._deployment is None or deployment.digest == self._deployment.digest
 
     async def apply(self, pool: Pool, replicas: int) -> bool:
         """Write what differs; a new Deployment starts with ``replicas``. Returns whether all is in place."""
@@ -101,8 +105,13 @@ class Children:
 
     async def _apply_deployment(self, pool: Pool, child: _Child, replicas: int) -> None:
         kube, path = self._shell.kube, f"{deployments_path(pool.namespace)}/{pool.name}"
-        is_new = pool.key not in self._shell.world.deployments and not await _is_ours(kube, path, pool)
+        view = self._shell.world.deployments.get(pool.key)
+        is_known = view is not None and view.owner_uid == pool.uid
+        is_new = not is_known and not await _is_ours(kube, path, pool)
         manifest = child.manifest
+        if view is not None and is_known and view.scaled_by == MANAGER:
+            # Begun by an operator that ended halfway: without another owner, replicas left out would become 1.
+            await kube.apply_scale(path, pool.name, pool.namespace, view.requested)
         if is_new:
             # Left out, replicas would be 1 for a moment: a pod for nothing.
             manifest = manifest | {"spec": manifest["spec"] | {"replicas": 0}}
@@ -113,7 +122,8 @@ class Children:
 
     async def _apply_budget(self, pool: Pool, child: _Child) -> None:
         kube, path = self._shell.kube, f"{budgets_path(pool.namespace)}/{pool.name}"
-        if pool.key not in self._shell.world.budgets:
+        view = self._shell.world.budgets.get(pool.key)
+        if view is None or view.owner_uid != pool.uid:
             await _is_ours(kube, path, pool)
         raw = await kube.apply(path, child.manifest)
         child.live_digest = digest_spec(raw["spec"])
@@ -126,12 +136,23 @@ async def _is_ours(kube: Kube, path: str, pool: Pool) -> bool:
     except KubeMissing:
         return False
     if owner_uid_of(raw) != pool.uid:
+        if _is_of_predecessor(raw, pool):
+            raise KubeConflict(
+                f"The {raw.get('kind', 'object')} of an earlier pool {pool.namespace}/{pool.name} is being removed.",
+                REPLACING_REASON,
+            )
         raise KubeConflict(
             f"There is a {raw.get('kind', 'object')} {pool.namespace}/{pool.name} already that does not belong to "
             "this pool; it is left alone. Rename the pool, or delete or rename that object.",
             "NameTaken",
         )
     return True
+
+
+def _is_of_predecessor(raw: Manifest, pool: Pool) -> bool:
+    """Whether it belonged to a pool of the same name that was deleted: Kubernetes is about to collect it."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return any((owner.get("kind"), owner.get("name")) == (KIND, pool.name) for owner in owners)
 
 
 def describe_fault(error: KubeError) -> Fault:

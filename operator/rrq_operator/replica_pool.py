@@ -1,13 +1,14 @@
 """A pool with replicas: its Deployment, and how many pods it asks for."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from time import monotonic, time
+from typing import Any
 
 from rrq_operator.children import Children
-from rrq_operator.kube import KubeError, deployments_path, pods_path
-from rrq_operator.manifests import COST_ANNOTATION, build_selector
+from rrq_operator.kube import SCALE_MANAGER, KubeError, KubeMissing, deployments_path, pods_path
+from rrq_operator.manifests import COST_ANNOTATION, MANAGED_SELECTOR, build_selector
 from rrq_operator.queues import DRAIN_SECONDS, QueueTrouble
 from rrq_operator.reporting import Reporter
 from rrq_operator.shell import Round, Shell
@@ -50,8 +51,11 @@ class ReplicaPool:
 
     def decide(self, this_round: Round, pool: Pool) -> bool:
         """Take one decision; returns whether there is anything to do about it."""
-        deployment = self._shell.world.deployments.get(self._key)
+        self._needs_children = self._children.prepare(pool, this_round.secret_version)
+        deployment = self._find_deployment(pool)
         pods = [pod for pod in self._shell.world.pods.get(self._key, {}).values() if pod.owner_kind != "Job"]
+        if self._step is None:
+            self._memory = _recall(this_round.record.status, pods)
         requested = self._find_requested(deployment)
         scene = PoolScene(
             seen=this_round.seen,
@@ -76,7 +80,6 @@ class ReplicaPool:
         status, conditions = build_deployment_status(
             picture, self._step, deployment, self._memory.startup_seconds
         )
-        self._needs_children = self._children.prepare(pool, this_round.secret_version)
         has_news = self._reporter.note(this_round, status, conditions)
         return (
             self._needs_children
@@ -90,10 +93,10 @@ class ReplicaPool:
         step = self._step
         assert step is not None, "decide comes first"
         self.wants_another_look = False
-        is_new = self._key not in self._shell.world.deployments
+        is_new = self._find_deployment(pool) is None
         if self._needs_children and await self._children.apply(pool, step.replicas) and is_new:
             self._asked = (step.replicas, monotonic())
-        deployment = self._shell.world.deployments.get(self._key)
+        deployment = self._find_deployment(pool)
         if deployment is not None:
             try:
                 await self._move_pods(this_round, pool, step)
@@ -102,6 +105,8 @@ class ReplicaPool:
                     await self._scale(this_round, pool, requested, step)
             except QueueTrouble as trouble:
                 self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            except KubeMissing:
+                pass  # a pod or the Deployment has gone meanwhile, as the watch will show
             except KubeError as error:
                 self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
                 self._scale_retry_at = monotonic() + 1.0
@@ -147,21 +152,33 @@ class ReplicaPool:
 
     async def _are_pods_as_decided(self, pool: Pool) -> bool:
         """Ask for the pods themselves: a pod that the watch has not shown yet may be in the middle of a job."""
-        listed, _ = await self._shell.kube.list_all(pods_path(pool.namespace), selector=build_selector(pool))
-        return _tell_apart(map(parse_pod, listed)) == self._decided_on
+        selector = f"{build_selector(pool)},{MANAGED_SELECTOR}"
+        listed, _ = await self._shell.kube.list_all(pods_path(pool.namespace), selector=selector)
+        pods = [pod for pod in map(parse_pod, listed) if pod.owner_kind != "Job"]
+        return _tell_apart(pods) == self._decided_on
+
+    def _find_deployment(self, pool: Pool) -> DeploymentView | None:
+        """Return the Deployment if it is ours; one of an earlier pool of the same name is not."""
+        deployment = self._shell.world.deployments.get(self._key)
+        if deployment is None or deployment.owner_uid != pool.uid:
+            return None
+        # What was changed and not applied yet is no state to call ready.
+        is_applied = self._children.is_applied(deployment)
+        return deployment if is_applied else replace(deployment, is_rolling_out=True)
 
     def _find_requested(self, deployment: DeploymentView | None) -> int:
         """Return the size that is asked for now: what we wrote last, until the watch has caught up with it."""
         if deployment is None:
             return 0 if self._asked is None else self._asked[0]
-        if self._asked is None or self._asked[0] == deployment.requested:
-            self._asked = (deployment.requested, monotonic())
-            return deployment.requested
-        replicas, at = self._asked
-        if monotonic() - at < _WATCH_LAG_SECONDS:
+        if self._asked is None:
+            self._asked = (deployment.requested, 0.0)
+        replicas, written_at = self._asked
+        if replicas == deployment.requested or monotonic() - written_at < _WATCH_LAG_SECONDS:
             return replicas
-        self._foreign = (deployment.scaled_by, monotonic())
-        self._asked = (deployment.requested, monotonic())
+        # Ours, and yet another size: what we wrote was overtaken by an outage, or by another operator's term.
+        if deployment.scaled_by != SCALE_MANAGER:
+            self._foreign = (deployment.scaled_by, monotonic())
+        self._asked = (deployment.requested, written_at)
         return deployment.requested
 
     def _find_scale_fault(self) -> Fault | None:
@@ -179,6 +196,16 @@ def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool]]:
     """Return the pods that count, by what Kubernetes chooses the first victims by."""
     return frozenset(
         (pod.uid, pod.ready_at is not None) for pod in pods if not (pod.is_terminating or pod.has_ended)
+    )
+
+
+def _recall(status: Mapping[str, Any], pods: Iterable[PodView]) -> SizingMemory:
+    """Return what an earlier operator has measured: a pool at zero has no pod to measure anew."""
+    seconds = status.get("startupSeconds")
+    if not isinstance(seconds, int | float):
+        return SizingMemory()
+    return SizingMemory(
+        startup_seconds=float(seconds), started=frozenset(pod.uid for pod in pods if pod.ready_at is not None)
     )
 
 

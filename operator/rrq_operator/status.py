@@ -23,6 +23,10 @@ QUEUE_REACHABLE = "QueueReachable"
 SCALING_ACTIVE = "ScalingActive"
 SCALING_LIMITED = "ScalingLimited"
 DRAINING = "Draining"
+#: The objects of a deleted pool of the same name are still there; that passes by itself.
+REPLACING_REASON = "ReplacingPredecessor"
+#: Part of ordinary life: in the conditions, but no event and not the reason of the pool.
+QUIET_REASONS = ("Growing", "RollingOut", "Creating", REPLACING_REASON)
 
 
 @dataclass(frozen=True)
@@ -284,6 +288,5 @@ def _draining(step: SizingStep) -> Condition:
 
 def _short_reason(conditions: Sequence[Condition], otherwise: str) -> str:
     """Return one word for a column: what is wrong, else why the pool has its size."""
-    quiet = ("Growing", "RollingOut", "Creating")
-    bad = next((entry for entry in conditions if entry.is_bad and entry.reason not in quiet), None)
+    bad = next((entry for entry in conditions if entry.is_bad and entry.reason not in QUIET_REASONS), None)
     return str(otherwise if bad is None else bad.reason)
