@@ -4,7 +4,7 @@ import hashlib
 import logging
 from time import monotonic
 
-from rrq_operator.kube import Kube, KubeError, KubeMissing, events_path
+from rrq_operator.kube import Kube, KubeConflict, KubeError, KubeMissing, events_path
 from rrq_operator.manifests import MANAGER, Manifest
 from rrq_operator.spec import API_VERSION, KIND
 from rrq_operator.views import PoolKey, format_time
@@ -25,34 +25,51 @@ class Events:
 
     async def tell(
         self, key: PoolKey, uid: str, reason: str, message: str, now: float, *, is_warning: bool = False
-    ) -> None:
-        """Write an event, or count it when it was written before. Trouble is logged: events are a courtesy."""
+    ) -> bool:
+        """Write an event, or count it when it was written before; returns whether it can be read now.
+
+        Trouble is logged and no more: events are a courtesy.
+        """
         namespace, pool = key
         message = message[:_LONGEST_MESSAGE]
         digest = hashlib.sha256(f"{uid}\0{reason}\0{message}".encode()).hexdigest()[:16]
         at, count = self._told.get(digest, (0.0, 0))
         if count and monotonic() - at < _QUIET_SECONDS:
-            return
+            return True
+        log = logger.warning if is_warning else logger.info
+        log(message, extra={"namespace": namespace, "resource": pool, "reason": reason})
+        event = _build_event(
+            key, uid, f"{pool}.{digest}", reason, message, format_time(now), is_warning=is_warning
+        )
+        try:
+            count = await self._write(event, count)
+        except KubeError as error:
+            logger.warning("event not written", extra={"resource": pool, "error": str(error)})
+            return False
         if len(self._told) >= _MOST_REMEMBERED:
             del self._told[next(iter(self._told))]
         self._told.pop(digest, None)
-        self._told[digest] = monotonic(), count + 1
-        log = logger.warning if is_warning else logger.info
-        log(message, extra={"namespace": namespace, "resource": pool, "reason": reason})
-        name, path = f"{pool}.{digest}", events_path(namespace)
+        self._told[digest] = monotonic(), count
+        return True
+
+    async def _write(self, event: Manifest, count: int) -> int:
+        """Write an event that was written ``count`` times by us; returns how often it was by now."""
+        path = events_path(event["metadata"]["namespace"])
+        own_path = f"{path}/{event['metadata']['name']}"
         try:
-            if count:
-                try:
-                    again = {"count": count + 1, "lastTimestamp": format_time(now)}
-                    await self._kube.merge(f"{path}/{name}", again)
-                    return
-                except KubeMissing:
-                    pass  # events expire after an hour
-            await self._kube.create(
-                path, _build_event(key, uid, name, reason, message, format_time(now), is_warning=is_warning)
-            )
-        except KubeError as error:
-            logger.warning("event not written", extra={"resource": pool, "error": str(error)})
+            if not count:
+                await self._kube.create(path, event)
+                return 1
+        except KubeConflict:
+            # Written before this operator started; it goes on counting.
+            count = int((await self._kube.read(own_path)).get("count") or 1)
+        try:
+            again = {"count": count + 1, "lastTimestamp": event["lastTimestamp"]}
+            await self._kube.merge(own_path, again)
+            return count + 1
+        except KubeMissing:  # events expire after an hour
+            await self._kube.create(path, event)
+            return 1
 
 
 def _build_event(

@@ -11,7 +11,15 @@ from time import monotonic, time
 from rrq_operator.kube import KubeError, KubeMissing, pools_path
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import API_VERSION, KIND
-from rrq_operator.status import QUEUE_REACHABLE, READY, Condition, Status, date_conditions, parse_conditions
+from rrq_operator.status import (
+    QUEUE_REACHABLE,
+    QUIET_REASONS,
+    READY,
+    Condition,
+    Status,
+    date_conditions,
+    parse_conditions,
+)
 from rrq_operator.views import PoolKey, format_time
 
 logger = logging.getLogger(__name__)
@@ -87,12 +95,20 @@ class Reporter:
                 return
             self._written = dict(self._wanted or {})
             self._written_conditions = self._conditions
-        for condition in self._news():
+        told = [
             await self.tell(condition.reason, condition.message, is_warning=condition.is_bad)
-        self._told = self._conditions
+            for condition in self._news()
+        ]
+        if all(told):
+            self._told = self._remember_told()
+        else:
+            self._next_write_at = monotonic() + _RETRY_SECONDS
 
-    async def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        await self._shell.events.tell(self._key, self._uid, reason, message, time(), is_warning=is_warning)
+    async def tell(self, reason: str, message: str, *, is_warning: bool = False) -> bool:
+        """Write an event; returns whether it can be read now."""
+        return await self._shell.events.tell(
+            self._key, self._uid, reason, message, time(), is_warning=is_warning
+        )
 
     async def warn_of_unseen_queues(self, this_round: Round) -> None:
         """Warn once of a queue that has been empty ever since: perhaps its name is mistyped."""
@@ -128,13 +144,18 @@ class Reporter:
         )
 
     def _news(self) -> list[Condition]:
-        """Return the conditions worth an event: turned bad, or good again after it was told that they are bad."""
+        """Return the conditions worth an event: turned bad, or good again after it was told that they are bad.
+
+        One trouble often turns several conditions; it is told of once.
+        """
         told = {entry.type: entry for entry in self._told}
+        known = {entry.reason for entry in self._told if entry.is_bad}
         news = []
         for condition in self._conditions:
             before = told.get(condition.type)
-            if condition.is_bad and condition.reason not in _QUIET_REASONS:
-                if before is None or (before.is_bad, before.reason) != (True, condition.reason):
+            if condition.is_bad:
+                if condition.reason not in (*known, *_QUIET_REASONS):
+                    known.add(condition.reason)
                     news.append(condition)
             elif (
                 condition.type in (READY, QUEUE_REACHABLE)
@@ -145,6 +166,14 @@ class Reporter:
             ):
                 news.append(condition)
         return news
+
+    def _remember_told(self) -> tuple[Condition, ...]:
+        """Return what people know by now: a trouble that was told of stays so until it is really over."""
+        before = {entry.type: entry for entry in self._told if entry.is_bad}
+        return tuple(
+            before.get(entry.type, entry) if entry.is_bad and entry.reason in _QUIET_REASONS else entry
+            for entry in self._conditions
+        )
 
     def _export(self, this_round: Round, status: Status) -> None:
         seen = this_round.seen
@@ -168,5 +197,5 @@ class Reporter:
         )
 
 
-#: Part of ordinary life: in the conditions, but no event.
-_QUIET_REASONS = ("Growing", "RollingOut", "Creating", "Paused", "QueueUnreadable")
+#: Told of by another condition, or wanted.
+_QUIET_REASONS = (*QUIET_REASONS, "Paused", "QueueUnreadable")

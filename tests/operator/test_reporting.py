@@ -1,0 +1,133 @@
+"""What of a pool is worth an event, and what is written when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rrq_operator.kube import KubeUnavailable
+from rrq_operator.metrics import Metrics
+from rrq_operator.reporting import Reporter
+from rrq_operator.shell import Round, Shell
+from rrq_operator.status import Condition
+from rrq_operator.world import World, parse_record
+
+BODY: dict[str, Any] = {
+    "apiVersion": "rrq.dev/v1alpha1",
+    "kind": "RRQWorkerPool",
+    "metadata": {
+        "namespace": "shop",
+        "name": "emails",
+        "uid": "1",
+        "generation": 1,
+        "creationTimestamp": "2026-01-02T03:04:05Z",
+    },
+    "spec": {},
+}
+
+
+class FakeKube:
+    """Takes what is written, or refuses it."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.written: list[dict[str, Any]] = []
+
+    async def apply(self, path: str, manifest: dict[str, Any]) -> None:
+        if self.is_away:
+            raise KubeUnavailable("away")
+        self.written.append(manifest["status"])
+
+
+class FakeEvents:
+    def __init__(self) -> None:
+        self.is_away = False
+        self.told: list[str] = []
+
+    async def tell(
+        self, key: Any, uid: str, reason: str, message: str, now: float, *, is_warning: bool
+    ) -> bool:
+        if not self.is_away:
+            self.told.append(f"{reason}!" if is_warning else reason)
+        return not self.is_away
+
+
+class Desk:
+    """A reporter and what comes of it."""
+
+    def __init__(self) -> None:
+        self.kube, self.events, self.world = FakeKube(), FakeEvents(), World()
+        self.world.set_pool(parse_record(BODY))
+        shell = Shell(self.kube, self.world, self.events, Metrics())  # type: ignore[arg-type]  # both are stand-ins
+        self.reporter = Reporter(("shop", "emails"), shell)
+
+    async def say(self, *conditions: Condition, **status: Any) -> bool:
+        """Take in what is to be said, and say it if it is time; returns whether it was."""
+        has_news = self.reporter.note(Round(self.world.pools["shop", "emails"]), status, conditions)
+        if has_news:
+            await self.reporter.write()
+        return has_news
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def ready(reason: str, status: bool = False) -> Condition:
+    return Condition("Ready", status, reason, f"because of {reason}")
+
+
+async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
+    await desk.say(ready("Growing"))
+    await desk.say(ready("ImagePullBackOff"))
+    await desk.say(ready("RollingOut"))
+    await desk.say(ready("ImagePullBackOff"))
+    await desk.say(ready("AsDesired", True))
+    await desk.say(ready("RollingOut"))
+    await desk.say(ready("AsDesired", True))
+    assert desk.events.told == ["ImagePullBackOff!", "AsDesired"]
+
+
+async def test_one_trouble_in_two_conditions_is_one_event(desk: Desk) -> None:
+    reachable = Condition("QueueReachable", False, "SecretMissing", "no Secret")
+    await desk.say(ready("SecretMissing"), reachable)
+    assert desk.events.told == ["SecretMissing!"]
+
+
+async def test_an_event_that_could_not_be_written_is_told_later(desk: Desk) -> None:
+    desk.events.is_away = True
+    await desk.say(ready("SecretMissing"))
+    desk.events.is_away = False
+    desk.reporter._next_write_at = 0.0  # as if the pause were over
+    await desk.say(ready("SecretMissing"))
+    assert desk.events.told == ["SecretMissing!"]
+
+
+async def test_figures_wait_and_conditions_do_not(desk: Desk) -> None:
+    assert await desk.say(ready("AtZero", True), due=1)
+    assert not await desk.say(ready("AtZero", True), due=2)
+    assert await desk.say(ready("Growing"), due=3)
+    assert not await desk.say(ready("Growing"), due=3)
+    assert [status["due"] for status in desk.kube.written] == [1, 3]
+
+
+async def test_a_status_that_could_not_be_written_is_written_later(desk: Desk) -> None:
+    desk.kube.is_away = True
+    await desk.say(ready("AtZero", True), due=1)
+    desk.kube.is_away = False
+    assert await desk.say(ready("AtZero", True), due=1)
+    assert len(desk.kube.written) == 1
+
+
+async def test_nothing_is_written_that_stands_there_already(desk: Desk) -> None:
+    await desk.say(ready("AtZero", True), replicas=0, lastDecision={"reason": "Idle", "replicas": 0})
+    desk.world.set_pool(parse_record(BODY | {"status": desk.kube.written[0]}))
+    successor = Desk()
+    successor.world = desk.world
+    said = await successor.say(
+        ready("AtZero", True), replicas=0, lastDecision={"reason": "Idle", "replicas": 0}
+    )
+    assert not said
+    assert successor.events.told == []
