@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from fake_node import PodBehaviour
+from operator_process import RunningOperator
+from pools import build_pool
+from rrq.client import JobRequest
 from waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from control_plane import Cluster
     from fake_node import FakeNode
-    from operator_process import RunningOperator
     from pools import PoolDesk
     from rrq import RRQClient
+    from rrq.embedded import EmbeddedRedis
 
-from pools import build_pool
-from rrq.client import JobRequest
+WORKER = {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10}
+
+
+def version_of(desk: PoolDesk, kind: str) -> str:
+    version: str = desk.get(kind, "emails")["metadata"]["resourceVersion"]
+    return version
+
+
+def is_ready(desk: PoolDesk, reason: str) -> bool:
+    return desk.condition("Ready")[:2] == ("True", reason)
+
+
+@pytest.fixture(scope="module")
+def operator(
+    control_plane: Cluster, pool_definition: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningOperator]:
+    """One operator for all namespaces, shared by the tests of this file: starting it takes seconds."""
+    with RunningOperator(control_plane.kubeconfig, "", tmp_path_factory.mktemp("operator")) as running:
+        yield running
+    sys.stderr.write(running.log[-20_000:])
 
 
 async def test_a_pool_grows_with_its_queue_and_says_so(
@@ -21,11 +51,204 @@ async def test_a_pool_grows_with_its_queue_and_says_so(
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"maxReplicas": 20}))
     await eventually(lambda: desk.replicas() == 0, 20, "the Deployment is made, with no pod")
-    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AtZero"), 20)
+    await eventually(lambda: is_ready(desk, "AtZero"), 20)
     await client.enqueue_many([JobRequest("greet") for _ in range(2000)])
     await eventually(lambda: desk.replicas() == 20, 5, "20 replicas are asked for")
-    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AsDesired"), 20)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
     await eventually(lambda: desk.status()["due"] == 2000, 10)
     columns = desk.kubectl("get", "rrqpool").splitlines()[1].split()
     assert columns[:4] == ["emails", "Deployment", "default", "2000"]
     assert columns[5:9] == ["0", "20", "20", "Backlog"]
+    told = desk.kubectl("describe", "rrqpool", "emails")
+    assert "0 → 20 replicas: 0 running + " in told
+    assert "0 running + 2000 due, 10 per replica: 200 needed; maxReplicas allows 20" in told
+    assert desk.condition("ScalingLimited")[:2] == ("True", "AtMaximum")
+
+
+async def test_pods_live_under_the_strictest_pod_security(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    desk.kubectl("label", "namespace", desk.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    desk.add_secret("rrq-redis", url=redis_dsn)
+    worker = WORKER | {
+        "drainSeconds": 45,
+        "podTemplate": {
+            "metadata": {"labels": {"team": "shop", "rrq.dev/pool": "other"}},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "containers": [{"name": "worker", "env": [{"name": "RRQ_POD_UID", "value": "forged"}]}],
+            },
+        },
+    }
+    source = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
+    desk.apply(build_pool(redis=source, worker=worker, replicas=1))
+    await eventually(lambda: is_ready(desk, "AsDesired"), 20, "a pod is created and ready")
+    deployment, pool = desk.get("deployment", "emails"), desk.get("rrqpool", "emails")
+    owner = deployment["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == (
+        "RRQWorkerPool",
+        pool["metadata"]["uid"],
+        True,
+    )
+    [pod] = desk.read_all("pods", "--selector", pool["status"]["selector"])
+    assert pod["metadata"]["labels"]["team"] == "shop"
+    assert pod["spec"]["terminationGracePeriodSeconds"] > 45
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert pod["spec"]["volumes"] == [{"name": "tmp", "emptyDir": {}}], "no API token is mounted"
+    variables = {entry["name"]: entry for entry in pod["spec"]["containers"][0]["env"]}
+    assert variables["RRQ_POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
+    assert variables["RRQ_REDIS_DSN"]["valueFrom"]["secretKeyRef"] == {"name": "rrq-redis", "key": "url"}
+    assert redis_dsn not in str(deployment)
+    budget = desk.get("pdb", "emails")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["metadata"]["ownerReferences"][0]["uid"] == pool["metadata"]["uid"]
+
+
+async def test_a_changed_image_rolls_out_and_the_size_stays(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=3)
+    desk.apply(pool)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+    fake_node.behave(PodBehaviour(ready_after_seconds=1.5))
+    pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
+    desk.apply(pool)
+    # Whoever waits for the new generation must not be told of the old pods.
+    seen = []
+
+    def has_rolled_out() -> bool:
+        status = desk.status()
+        reason = next(entry["reason"] for entry in status["conditions"] if entry["type"] == "Ready")
+        seen.append((status["observedGeneration"], reason))
+        return seen[-1] == (2, "AsDesired")
+
+    await eventually(has_rolled_out, 30)
+    reasons = [reason for generation, reason in seen if generation == 2]
+    assert reasons[0] == "RollingOut", seen
+    images = {pod["spec"]["containers"][0]["image"] for pod in desk.read_all("pods")}
+    assert images == {"example.com/shop:2"}
+    assert desk.replicas() == 3
+
+
+async def test_what_others_change_is_put_right_and_what_they_add_stays(
+    desk: PoolDesk, operator: RunningOperator, redis_dsn: str
+) -> None:
+    desk.apply(build_pool(redis={"url": redis_dsn}, worker=WORKER))
+    await eventually(lambda: desk.replicas() == 0, 20)
+    await eventually(lambda: desk.get("pdb", "emails"), 20)
+    desk.kubectl("annotate", "deployment", "emails", "shop.example/owner=me")
+    desk.kubectl("label", "deployment", "emails", "team=shop")
+    desk.kubectl("set", "image", "deployment/emails", "worker=example.com/evil:1")
+    desk.kubectl("patch", "pdb", "emails", "--type=merge", '--patch={"spec": {"maxUnavailable": 5}}')
+
+    def is_put_right() -> bool:
+        deployment, budget = desk.get("deployment", "emails"), desk.get("pdb", "emails")
+        container = deployment["spec"]["template"]["spec"]["containers"][0]
+        images, most = container["image"], budget["spec"]["maxUnavailable"]
+        return (images, most) == ("example.com/shop:1", 1)
+
+    await eventually(is_put_right, 10)
+    metadata = desk.get("deployment", "emails")["metadata"]
+    assert metadata["annotations"]["shop.example/owner"] == "me"
+    assert metadata["labels"]["team"] == "shop"
+    desk.kubectl("delete", "deployment", "emails")
+    await eventually(lambda: desk.replicas() == 0, 10, "a Deployment that was deleted is made again")
+
+
+async def test_jobs_of_next_week_ask_for_nothing_and_a_job_due_soon_has_its_pod_in_time(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(ready_after_seconds=2.0))
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}))
+    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    next_week = datetime.now(UTC) + timedelta(days=7)
+    await client.enqueue_many([JobRequest("greet", defer_until=next_week) for _ in range(2000)])
+    await eventually(lambda: desk.status()["later"] == 2000, 10)
+    assert desk.replicas() == 0
+    # Nobody has seen a pod of this pool start: it is asked for with time to spare.
+    due_at = time.time() + 26
+    await client.enqueue("greet", _defer_by=timedelta(seconds=26))
+    await eventually(lambda: desk.status()["later"] == 2001, 10)
+    await eventually(lambda: desk.status()["reason"] == "DueSoon", 30)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+    assert time.time() < due_at, "the pod is ready before its job is due"
+    assert desk.replicas() == 1
+
+
+async def test_kubectl_scale_sets_a_floor(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    scaling = {"scaleDown": {"windowSeconds": 0}}
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling))
+    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    desk.kubectl("scale", "rrqpool", "emails", "--replicas=2")
+    await eventually(lambda: desk.replicas() == 2, 10)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+    desk.kubectl("scale", "rrqpool", "emails", "--replicas=0")
+    await eventually(lambda: desk.replicas() == 0, 40)
+
+
+async def test_figures_of_a_busy_queue_are_written_now_and_then(
+    desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
+) -> None:
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"paused": True}))
+    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AtZero"), 20)
+    assert desk.condition("ScalingActive")[:2] == ("False", "Paused")
+    versions: set[str] = set()
+    began_at = time.monotonic()
+    count = 0
+    while time.monotonic() < began_at + 7:
+        await client.enqueue("greet")
+        count += 1
+        versions.add(version_of(desk, "rrqpool"))
+    assert 2 <= len(versions) <= 5, "once in three seconds"
+    assert desk.replicas() == 0, "a paused pool keeps its size"
+    await eventually(lambda: desk.status()["due"] == count, 10)
+
+
+async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
+    desk: PoolDesk, operator: RunningOperator, own_redis: EmbeddedRedis
+) -> None:
+    desk.apply(build_pool(redis={"url": own_redis.dsn}))
+    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    assert (await operator.get("/readyz"))[0] == 200
+    assert (await operator.get("/livez"))[0] == 200
+
+    async def gauges() -> dict[str, float]:
+        _, page = await operator.get("/metrics")
+        label = f'{{namespace="{desk.namespace}",pool="emails"}}'
+        found: dict[str, Any] = {}
+        for line in page.splitlines():
+            if label in line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                found[name.removeprefix("rrq_operator_").removesuffix(label)] = float(value)
+        return found
+
+    known = {"due_jobs", "scheduled_jobs", "oldest_due_age_seconds", "busy_jobs"}
+    always = {"desired_replicas", "ready_replicas"}
+    assert set(await gauges()) == known | always
+    page = (await operator.get("/metrics"))[1]
+    for name in ("build_info", "is_leader 1.0", "pools ", "tick_seconds_count", "reaction_seconds_count"):
+        assert f"rrq_operator_{name}" in page
+    own_redis.kill()
+
+    async def has_no_queue_figures() -> bool:
+        return set(await gauges()) == always
+
+    await eventually(has_no_queue_figures, 10)
+    await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "Unreachable"), 10)
+    assert 'redis_errors_total{reason="Unreachable"}' in (await operator.get("/metrics"))[1]
+    assert (await operator.get("/readyz"))[0] == 200
+    own_redis.start()
+    await eventually(lambda: desk.condition("QueueReachable")[0] == "True", 10)
+
+    async def has_all_figures() -> bool:
+        return set(await gauges()) == known | always
+
+    await eventually(has_all_figures, 5)
+    desk.kubectl("delete", "rrqpool", "emails")
+
+    async def has_none() -> bool:
+        return not await gauges()
+
+    await eventually(has_none, 5, "a deleted pool leaves no figure behind")

@@ -1,0 +1,192 @@
+"""An operator whose calls to the API server are refused or cut, and what it writes when nothing has changed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fake_node import PodBehaviour
+from faulty_api import FaultyApi
+from operator_process import RunningOperator
+from pools import build_pool
+from rrq.client import JobRequest
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from fake_node import FakeNode
+    from pools import PoolDesk
+    from rrq import RRQClient
+
+OBJECTS = ("rrqpool", "deployment", "pdb")
+
+
+@pytest.fixture
+async def api(desk: PoolDesk, tmp_path: Path) -> AsyncIterator[FaultyApi]:
+    async with FaultyApi(desk.cluster.kubeconfig, tmp_path) as api:
+        yield api
+
+
+def versions(desk: PoolDesk) -> list[str]:
+    return [desk.get(kind, "emails")["metadata"]["resourceVersion"] for kind in OBJECTS]
+
+
+def is_ready(desk: PoolDesk, reason: str) -> bool:
+    return desk.condition("Ready")[:2] == ("True", reason)
+
+
+async def stays(holds: Callable[[], bool], seconds: float, message: str) -> None:
+    """Something that must not happen can only be waited for."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert holds(), message
+        with pytest.raises(AssertionError):
+            await eventually(lambda: False, 0.2)
+
+
+async def settle(desk: PoolDesk) -> None:
+    """Wait until figures have been written that were held back for a moment."""
+    last_version, since = "", time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal last_version, since
+        version, now = versions(desk)[0], time.monotonic()
+        if version != last_version:
+            last_version, since = version, now
+        return now - since > 3.5
+
+    await eventually(is_quiet, 30, "the status of an idle pool keeps changing")
+
+
+async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
+    desk: PoolDesk, fake_node: FakeNode, api: FaultyApi, tmp_path: Path, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(ready_after_seconds=1.0))
+    pool = build_pool(redis={"url": redis_dsn}, replicas=1)
+    with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="first"):
+        desk.apply(pool)
+        await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+        await eventually(lambda: "startupSeconds" in desk.status(), 10)
+        await settle(desk)
+        before = versions(desk)
+        api.calls.clear()
+        await stays(
+            lambda: before == versions(desk),
+            10,
+            "somebody wrote",
+        )
+        assert api.writes == []
+    with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="second") as second:
+        await eventually(lambda: "operator leads" in second.log, 30)
+        await stays(
+            lambda: before == versions(desk),
+            4,
+            "somebody wrote",
+        )
+        base = f"namespaces/{desk.namespace}"
+        # What changed while nobody looked would be corrected by these; they changed nothing.
+        assert sorted(api.writes) == [
+            f"PATCH /apis/apps/v1/{base}/deployments/emails",
+            f"PATCH /apis/policy/v1/{base}/poddisruptionbudgets/emails",
+        ]
+
+
+@pytest.mark.parametrize("status", [409, 429, 500])
+async def test_a_pool_is_made_and_sized_once_writes_are_answered_again(
+    desk: PoolDesk, api: FaultyApi, tmp_path: Path, client: RRQClient, redis_dsn: str, status: int
+) -> None:
+    with RunningOperator(api.kubeconfig, desk.namespace, tmp_path) as operator:
+        desk.apply(build_pool(redis={"url": redis_dsn}))
+        await eventually(lambda: is_ready(desk, "AtZero"), 30)
+        api.refuse_writes(status)
+        await client.enqueue_many([JobRequest("greet") for _ in range(50)])
+        desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
+        await eventually(lambda: api.refused > 6, 20, "it tries again")
+        assert desk.replicas() == 0
+        assert desk.replicas("letters") is None
+        assert (await operator.get("/livez"))[0] == 200
+        api.relent()
+        await eventually(lambda: desk.replicas() == 5, 10)
+        await eventually(lambda: desk.replicas("letters") == 0, 10)
+        await eventually(lambda: desk.condition("Ready", "letters")[0] == "True", 10)
+        # What could not be told at the time is told afterwards.
+        await eventually(lambda: any("0 → 5" in message for message in desk.events("Scaled")), 10)
+        failed = "api_errors_total{reason="
+        assert failed in (await operator.get("/metrics"))[1]
+
+
+async def test_changes_are_seen_although_watches_are_cut(
+    desk: PoolDesk, api: FaultyApi, fake_node: FakeNode, tmp_path: Path, client: RRQClient, redis_dsn: str
+) -> None:
+    with RunningOperator(api.kubeconfig, desk.namespace, tmp_path) as operator:
+        desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"maxReplicas": 5}))
+        await eventually(lambda: is_ready(desk, "AtZero"), 30)
+        for queue in ("first", "second", "third"):
+            assert await api.cut_watches() >= 1
+            # Objects come, change and go while the watches are away.
+            desk.apply(build_pool(queue, redis={"url": redis_dsn}, queues=[queue]))
+        await eventually(
+            lambda: [desk.replicas(queue) for queue in ("first", "second", "third")] == [0, 0, 0], 10
+        )
+        desk.kubectl("delete", "rrqpool", "second")
+        await api.cut_watches()
+        await client.enqueue_many([JobRequest("greet") for _ in range(50)])
+        await eventually(lambda: desk.replicas() == 5, 5)
+        await api.cut_watches()
+        await eventually(lambda: is_ready(desk, "AsDesired"), 15, "pods that became ready are seen")
+        await eventually(lambda: desk.replicas("second") is None, 15)
+        assert "not understood" not in operator.log
+
+
+async def test_a_pool_deleted_without_an_operator_leaves_nothing_behind_and_can_be_made_again(
+    desk: PoolDesk, fake_node: FakeNode, tmp_path: Path, redis_dsn: str
+) -> None:
+    pool = build_pool(redis={"url": redis_dsn}, replicas=2)
+    with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="first"):
+        desk.apply(pool)
+        await eventually(lambda: is_ready(desk, "AsDesired"), 30)
+        assert "finalizers" not in desk.get("rrqpool", "emails")["metadata"]
+        before = desk.get("deployment", "emails")["metadata"]["uid"]
+        # Under the eyes of the operator: deleted, and made again at once.
+        desk.kubectl("delete", "rrqpool", "emails")
+        desk.apply(pool)
+
+        def is_made_again() -> bool:
+            metadata = desk.get("deployment", "emails").get("metadata", {})
+            return metadata.get("uid", before) != before and is_ready(desk, "AsDesired")
+
+        await eventually(is_made_again, 30)
+        assert not [event for event in desk.read_all("events") if event["reason"] == "NameTaken"]
+    desk.kubectl("delete", "rrqpool", "emails")
+
+    def is_collected() -> bool:
+        return not any(desk.read_all(kind) for kind in ("deployments", "pdb", "pods"))
+
+    await eventually(is_collected, 20, "the children are collected")
+
+
+async def test_an_operator_counts_on_where_the_one_before_it_ended(
+    desk: PoolDesk, tmp_path: Path, redis_dsn: str
+) -> None:
+    good = build_pool(redis={"url": redis_dsn})
+    entry = {"name": "backwards", "schedule": "5-3 * * * *", "function": "greet"}
+    bad = build_pool(redis={"url": redis_dsn}, cron=[entry])
+
+    def counts() -> list[int]:
+        return [event["count"] for event in desk.read_all("events") if event["reason"] == "InvalidSpec"]
+
+    with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="first"):
+        for _ in range(2):
+            desk.apply(bad)
+            await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", 30)
+            await eventually(lambda: counts() == [1], 10, "twice within a minute is told once")
+            desk.apply(good)
+            await eventually(lambda: is_ready(desk, "AtZero"), 30)
+    with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="second"):
+        desk.apply(bad)
+        await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", 30)
+        await eventually(lambda: counts() == [2], 10)

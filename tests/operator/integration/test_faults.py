@@ -1,0 +1,261 @@
+"""What goes wrong around a pool: each trouble is told in a condition and an event, costs nothing, and passes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control_plane import Cluster, ControlPlane
+from fake_node import PodBehaviour
+from operator_process import RunningOperator
+from pools import build_pool
+from rrq.client import JobRequest
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cluster_part import Part
+    from fake_node import FakeNode
+    from pools import PoolDesk
+    from rrq import RRQClient
+
+WORKER = {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10}
+
+
+@pytest.fixture(scope="module")
+def operator(
+    control_plane: Cluster, pool_definition: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningOperator]:
+    """One operator for all namespaces, shared by the tests of this file: starting it takes seconds."""
+    with RunningOperator(control_plane.kubeconfig, "", tmp_path_factory.mktemp("operator")) as running:
+        yield running
+    sys.stderr.write(running.log[-20_000:])
+
+
+def from_secret(name: str) -> dict[str, Any]:
+    return {"urlFrom": {"secretKeyRef": {"name": name, "key": "url"}}}
+
+
+def ready(desk: PoolDesk) -> tuple[str, str]:
+    return desk.condition("Ready")[:2]
+
+
+async def is_told(
+    desk: PoolDesk, reason: str, *words: str, name: str = "emails", condition: str = "Ready"
+) -> None:
+    """Expect the trouble in a condition and in a warning."""
+
+    def has_condition() -> bool:
+        status, said, message = desk.condition(condition, name)
+        assert (status, said) == ("False", reason), message
+        return all(word in message for word in words)
+
+    await eventually(has_condition, 20)
+
+    def find_warnings() -> list[dict[str, Any]]:
+        about = ("RRQWorkerPool", name, reason)
+        return [
+            event
+            for event in desk.read_all("events")
+            if (event["involvedObject"]["kind"], event["involvedObject"]["name"], event["reason"]) == about
+        ]
+
+    [warning, *others] = await eventually(find_warnings, 10, f"an event {reason}")
+    assert warning["type"] == "Warning"
+    assert not others, "the same is told once"
+
+
+async def test_a_pool_waits_for_a_secret_that_is_of_use(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    desk.add_secret("keyless", other="x")
+    desk.add_secret("garbage", url="hunter2")
+    faults = {
+        "missing": ("SecretMissing", f"{desk.namespace}/missing"),
+        "keyless": ("SecretKeyMissing", "'url'"),
+        "garbage": ("InvalidURL", "redis://"),
+    }
+    for name in faults:
+        desk.apply(build_pool(name, redis=from_secret(name), replicas=1))
+    for name, (reason, words) in faults.items():
+        await is_told(desk, reason, words, name=name)
+        assert desk.replicas(name) is None
+        assert desk.status(name)["reason"] == reason
+        assert "due" not in desk.status(name), "what nobody knows is not shown as zero"
+    assert "hunter2" not in desk.kubectl("get", "rrqpool,events", "--output=yaml") + operator.log
+    for name in faults:
+        desk.add_secret(name, url=redis_dsn)
+    for name in faults:
+        await eventually(lambda: desk.condition("Ready", name)[:2] == ("True", "AsDesired"), 30)  # noqa: B023  awaited in the same turn
+    # Gone again, it takes nothing away.
+    desk.kubectl("delete", "secret", "missing")
+    await is_told(desk, "SecretMissing", name="missing", condition="QueueReachable")
+    assert desk.replicas("missing") == 1
+    assert desk.condition("ScalingActive", "missing")[:2] == ("False", "QueueUnreadable")
+    desk.add_secret("missing", url=redis_dsn)
+    await eventually(lambda: desk.condition("Ready", "missing")[:2] == ("True", "AsDesired"), 30)
+
+
+async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=2)
+    desk.apply(pool)
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
+    fake_node.behave(PodBehaviour(waiting_reason="ImagePullBackOff"))
+    pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:misspelt"}
+    desk.apply(pool)
+    await is_told(desk, "ImagePullBackOff", "pod emails-", "ImagePullBackOff")
+    assert desk.status()["reason"] == "ImagePullBackOff"
+    assert desk.status()["readyReplicas"] == 2, "nobody left before a replacement was ready"
+    fake_node.behave(PodBehaviour())
+    pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
+    desk.apply(pool)
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
+    assert desk.events("AsDesired"), "that it is well again is told too"
+
+
+async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    quota: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    desk.apply(quota)
+    await eventually(lambda: desk.get("resourcequota", "small").get("status", {}).get("hard"), 10)
+    desk.apply(build_pool(redis={"url": redis_dsn}, replicas=4))
+    await is_told(desk, "ReplicaFailure", "exceeded quota: small")
+    await eventually(lambda: desk.status()["readyReplicas"] == 2, 10)
+    quota["spec"]["hard"]["pods"] = "10"
+    desk.apply(quota)
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
+
+
+async def test_what_belongs_to_somebody_else_is_left_alone(
+    desk: PoolDesk, operator: RunningOperator, redis_dsn: str
+) -> None:
+    labels = {"app": "shop"}
+    container = {"name": "shop", "image": "example.com/other:1"}
+    theirs: dict[str, Any] = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        # Even the labels of the operator do not make it ours.
+        "metadata": {
+            "name": "emails",
+            "labels": {"app.kubernetes.io/managed-by": "rrq-operator", "rrq.dev/pool": "emails"},
+        },
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    budget: dict[str, Any] = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "letters"},
+        "spec": {"maxUnavailable": 3, "selector": {"matchLabels": labels}},
+    }
+    desk.apply(theirs, budget)
+    before = desk.get("deployment", "emails"), desk.get("pdb", "letters")
+    desk.apply(build_pool(redis={"url": redis_dsn}))
+    desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
+    await is_told(desk, "NameTaken", f"Deployment {desk.namespace}/emails", "left alone")
+    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("False", "NameTaken"), 10)
+    assert (desk.get("deployment", "emails"), desk.get("pdb", "letters")) == before
+    desk.kubectl("delete", "deployment", "emails")
+    desk.kubectl("delete", "pdb", "letters")
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 30)
+    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("True", "AtZero"), 30)
+    assert desk.get("pdb", "letters")["spec"]["maxUnavailable"] == 1
+
+
+async def test_another_writer_of_replicas_is_named_and_overruled(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}, replicas=2))
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
+    desk.kubectl("scale", "deployment", "emails", "--replicas=5")
+    await is_told(desk, "ForeignScaler", "changed by kubectl", condition="ScalingActive")
+    await eventually(lambda: desk.replicas() == 2, 20)
+    # As an autoscaler would, somebody takes away what is needed.
+    desk.kubectl("scale", "deployment", "emails", "--replicas=0")
+    await eventually(lambda: desk.replicas() == 2, 20)
+
+
+async def test_a_spec_that_got_past_the_schema_changes_nothing(
+    desk: PoolDesk, operator: RunningOperator, redis_dsn: str
+) -> None:
+    pool = build_pool(redis={"url": redis_dsn})
+    desk.apply(pool)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    before = desk.get("deployment", "emails")
+    pool["spec"]["cron"] = [{"name": "backwards", "schedule": "5-3 * * * *", "function": "greet"}]
+    pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
+    desk.apply(pool)
+    await is_told(desk, "InvalidSpec", "5-3")
+    assert desk.get("deployment", "emails") == before
+    pool["spec"]["cron"] = []
+    # Kubernetes itself refuses this one; the words are its own.
+    pool["spec"]["worker"]["podTemplate"] = {
+        "spec": {"containers": [{"name": "worker", "imagePullPolicy": "Perhaps"}]}
+    }
+    desk.apply(pool)
+    await is_told(desk, "Invalid", "imagePullPolicy", "Perhaps")
+    assert desk.get("deployment", "emails") == before
+    del pool["spec"]["worker"]["podTemplate"]
+    desk.apply(pool)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    container = desk.get("deployment", "emails")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "example.com/shop:2"
+
+
+@pytest.fixture
+def outage(api_server: Part, control_plane: Cluster) -> Iterator[Part]:
+    """The API server; the next test finds controllers that have noticed that it is back."""
+    assert isinstance(control_plane, ControlPlane)
+    yield api_server
+    if not api_server.is_running:
+        api_server.start()
+    api_server.resume()
+    api_server.wait_until_ready()
+    # They wait for up to a minute before they ask again; started anew, they ask at once.
+    for part in (control_plane.controller_manager, control_plane.scheduler):
+        part.stop()
+        part.start()
+
+
+@pytest.mark.parametrize(("seconds", "is_frozen"), [(5, False), (10, True), (30, False)])
+async def test_an_api_server_that_was_away_finds_the_operator_at_work(
+    desk: PoolDesk,
+    operator: RunningOperator,
+    outage: Part,
+    client: RRQClient,
+    redis_dsn: str,
+    seconds: int,
+    is_frozen: bool,
+) -> None:
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"minReplicas": 0, "maxReplicas": 5}))
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    if is_frozen:
+        outage.pause()
+    else:
+        outage.stop()
+    await client.enqueue_many([JobRequest("greet") for _ in range(50)])
+    await asyncio.sleep(seconds)
+    assert (await operator.get("/livez"))[0] == 200
+    if is_frozen:
+        outage.resume()
+    else:
+        outage.start()
+    await eventually(lambda: desk.replicas() == 5, 20)
+    desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
+    await eventually(lambda: desk.replicas("letters") == 0, 20, "pools that come are seen")
+    await eventually(lambda: desk.status()["due"] == 50, 10)

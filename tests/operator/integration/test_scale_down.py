@@ -1,0 +1,112 @@
+"""A pool becomes smaller: never through a running job, and by exactly the pods that were chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faulty_api import FaultyApi
+from operator_process import RunningOperator
+from pod_workers import PodWorkers
+from pools import build_pool
+from rrq.client import JobRequest
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from fake_node import FakeNode
+    from pools import PoolDesk
+    from rrq import RRQClient
+    from rrq.store import JobStore
+
+
+@pytest.fixture
+async def api(desk: PoolDesk, tmp_path: Path) -> AsyncIterator[FaultyApi]:
+    async with FaultyApi(desk.cluster.kubeconfig, tmp_path) as api:
+        yield api
+
+
+def names(desk: PoolDesk) -> dict[str, str]:
+    """Return the pods that are not on their way out, uid and name."""
+    return {
+        pod["metadata"]["uid"]: pod["metadata"]["name"]
+        for pod in desk.read_all("pods")
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def is_ready(desk: PoolDesk, reason: str) -> bool:
+    return desk.condition("Ready")[:2] == ("True", reason)
+
+
+async def test_idle_pods_go_busy_ones_stay_until_their_jobs_have_ended(
+    desk: PoolDesk,
+    api: FaultyApi,
+    fake_node: FakeNode,
+    tmp_path: Path,
+    client: RRQClient,
+    store: JobStore,
+    redis_dsn: str,
+) -> None:
+    scaling = {"maxReplicas": 4, "jobsPerReplica": 10, "scaleDown": {"windowSeconds": 1}}
+    with RunningOperator(api.kubeconfig, desk.namespace, tmp_path):
+        desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling))
+        await eventually(lambda: is_ready(desk, "AtZero"), 30)
+        await client.enqueue_many([JobRequest("greet") for _ in range(40)])
+        await eventually(lambda: is_ready(desk, "AsDesired") and len(names(desk)) == 4, 20)
+        async with PodWorkers(store) as workers:
+            pods = names(desk)
+            first, second, *others = pods
+            await workers.start(pods)
+            assert await workers.take(first) == 1
+            assert await workers.take(second) == 1
+            api.calls.clear()
+            for uid in others:
+                assert await workers.take(uid, 19) == 19
+                await workers.finish(uid)
+            # Two jobs are left for four pods, and one pod could carry them; the two idle ones go.
+            await eventually(lambda: desk.replicas() == 2, 20)
+            await eventually(lambda: names(desk).keys() == {first, second}, 10)
+            writes = api.writes
+            last = max(number for number, write in enumerate(writes) if "/scale" in write)
+            for uid in others:
+                assert any(write.endswith(f"/pods/{pods[uid]}") for write in writes[:last]), writes
+            workers.stop(others)
+            # One of the two is to go as well, takes nothing more, and is waited for.
+            await eventually(lambda: desk.condition("Draining")[:2] == ("True", "WaitingForJobs"), 10)
+            assert desk.replicas() == 2
+            # The work comes back: both are wanted again.
+            await client.enqueue_many([JobRequest("greet") for _ in range(16)])
+            await eventually(lambda: desk.condition("Draining")[:2] == ("False", "NotDraining"), 10)
+            assert await workers.take(first, 8) == 8
+            assert await workers.take(second, 8) == 8
+            assert desk.replicas() == 2
+            # One job after the other ends, and then there is nobody left.
+            await workers.finish(first)
+            await eventually(lambda: names(desk).keys() == {second}, 20)
+            workers.stop([first])
+            await workers.finish(second)
+            await eventually(lambda: desk.replicas() == 0, 20)
+            await eventually(lambda: is_ready(desk, "AtZero"), 10)
+            assert [event for event in desk.events("Scaled") if event.startswith("1 → 0")]
+
+
+async def test_a_paused_pool_keeps_its_size_until_it_may_go_on(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    pool = build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}, replicas=2)
+    desk.apply(pool)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 30)
+    pool["spec"]["scaling"]["paused"] = True
+    pool["spec"]["replicas"] = 0
+    desk.apply(pool)
+    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "Paused"), 10)
+    await client.enqueue_many([JobRequest("greet") for _ in range(100)])
+    await eventually(lambda: desk.status()["due"] == 100, 10)
+    assert desk.replicas() == 2, "neither up nor down"
+    pool["spec"]["scaling"]["paused"] = False
+    desk.apply(pool)
+    await eventually(lambda: desk.replicas() == 10, 10)
