@@ -1,6 +1,7 @@
 """A burst pool: one Job at a time, started when ``bursts.py`` says so. A Job that runs is never touched."""
 
 import logging
+from collections.abc import Iterable
 from time import monotonic, time
 
 from rrq_operator.bursts import RunDecision, RunMemory, decide_run
@@ -72,14 +73,15 @@ class BurstPool:
         status, conditions = build_job_status(
             picture, decision, jobs, memory.runs, self._last_schedule_at or memory.last_schedule_at
         )
-        has_news = self._reporter.note(this_round, status, conditions)
+        self._reporter.note(this_round, status, conditions)
+        self._say_failures(jobs)
         may_write = monotonic() >= self._retry_at
         # A run that was started a moment ago may not be in the watch yet; then `_retry_at` is not over either.
         self._may_start = decision.start is not None and this_round.secret_version is not None and may_write
-        return has_news or self._may_start or (may_write and bool(decision.expire))
+        return self._may_start or (may_write and bool(decision.expire))
 
     async def act(self, this_round: Round, pool: Pool) -> None:
-        """Start a run if one is to be started, let old ones go, tell of it."""
+        """Start a run if one is to be started, let old ones go."""
         decision = self._decision
         assert decision is not None, "decide comes first"
         try:
@@ -97,8 +99,13 @@ class BurstPool:
                 "run not started, or old ones not let go",
                 extra={"namespace": pool.namespace, "resource": pool.name, "error": str(error)},
             )
-        await self._tell_failures(pool)
-        await self._reporter.warn_of_unseen_queues(this_round)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the pool has something to tell."""
+        return self._reporter.has_news
+
+    async def report(self) -> None:
         await self._reporter.write()
 
     async def _start(self, pool: Pool, decision: RunDecision, secret_version: str) -> None:
@@ -114,7 +121,7 @@ class BurstPool:
         self._fault = None
         self._retry_at = monotonic() + _WATCH_LAG_SECONDS
         self._shell.metrics.decisions.labels(*self._key, decision.reason).inc()
-        await self._reporter.tell("RunStarted", f"{job_name(pool, decision.start)}: {decision.words}")
+        self._reporter.say("RunStarted", f"{job_name(pool, decision.start)}: {decision.words}")
 
     async def _is_still_wanted(self, pool: Pool, run: int) -> bool:
         """Ask the API server itself: the watch may not show yet what another operator or a person has done."""
@@ -143,12 +150,12 @@ class BurstPool:
             except KubeMissing:
                 continue  # somebody has tidied up already
 
-    async def _tell_failures(self, pool: Pool) -> None:
-        failed = {job.name: job for job in self._own_jobs(pool) if job.is_finished and not job.has_succeeded}
+    def _say_failures(self, jobs: Iterable[JobView]) -> None:
+        failed = {job.name: job for job in jobs if job.is_finished and not job.has_succeeded}
         for name in failed.keys() - (self._told_failed or set()):
             # In the words of the condition, which makes the same event unless another run failed right before.
             words = f"run {failed[name].run} failed: {failed[name].message}"
-            await self._reporter.tell("RunFailed", words, is_warning=True)
+            self._reporter.say("RunFailed", words, is_warning=True)
         self._told_failed = set(failed)
 
     def _own_jobs(self, pool: Pool) -> list[JobView]:

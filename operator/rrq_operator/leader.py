@@ -35,6 +35,8 @@ _ROUND_SECONDS = 1.0
 _LIST_POOLS_SECONDS = 60.0
 #: Fewer than the connections to the API server, where an action would wait until its time is up.
 _ACTIONS_AT_ONCE = 50
+#: Far fewer: a pool that grows must not wait behind the news of fifty others.
+_REPORTS_AT_ONCE = 5
 
 
 class Leader:
@@ -49,6 +51,7 @@ class Leader:
         self._group_of: dict[PoolKey, RedisGroup] = {}
         self._invalid: dict[PoolKey, tuple[Turn, Reporter]] = {}
         self._actions = asyncio.Semaphore(_ACTIONS_AT_ONCE)
+        self._reports = asyncio.Semaphore(_REPORTS_AT_ONCE)
         #: Groups and actions of pools that are gone, until they have ended.
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -75,7 +78,7 @@ class Leader:
             for _, task in self._groups.values():
                 self._let_go(task)
             for seat in self._seats.values():
-                self._let_go(seat.turn.task)
+                self._leave(seat)
             for turn, _ in self._invalid.values():
                 self._let_go(turn.task)
             await asyncio.gather(*self._leaving, return_exceptions=True)
@@ -147,9 +150,10 @@ class Leader:
         known = self._seats.get(record.key)
         # A pool deleted and made anew under its name has nothing to do with the one before.
         if known is None or known.uid != record.uid:
-            self._let_go(None if known is None else known.turn.task)
+            if known is not None:
+                self._leave(known)
             kind = BurstPool if pool.spec.type == "Job" else ReplicaPool
-            known = Seat(record.uid, kind(record.key, self._shell), Turn(self._actions))
+            known = Seat(record.uid, kind(record.key, self._shell), Turn(self._actions), Turn(self._reports))
             self._seats[record.key] = known
         return known
 
@@ -182,6 +186,10 @@ class Leader:
         self._groups[identity] = group, asyncio.create_task(group.run(), name="rrq-group")
         return True
 
+    def _leave(self, seat: Seat) -> None:
+        self._let_go(seat.turn.task)
+        self._let_go(seat.voice.task)
+
     def _let_go(self, task: asyncio.Task[None] | None) -> None:
         if task is None:
             return
@@ -194,7 +202,7 @@ class Leader:
     def _forget_gone(self) -> None:
         pools = self._shell.world.pools
         for key in self._seats.keys() - pools.keys():
-            self._let_go(self._seats.pop(key).turn.task)
+            self._leave(self._seats.pop(key))
             self._shell.metrics.drop_pool(key)
         for key in [key for key in self._invalid if key not in pools or pools[key].pool is not None]:
             del self._invalid[key]
@@ -203,10 +211,11 @@ class Leader:
 
     def _report_invalid(self, record: PoolRecord) -> None:
         turn, reporter = self._invalid.setdefault(
-            record.key, (Turn(self._actions), Reporter(record.key, self._shell))
+            record.key, (Turn(self._reports), Reporter(record.key, self._shell))
         )
         status, conditions = build_invalid_status(record.generation, record.fault)
-        if turn.is_free and reporter.note(Round(record), status, conditions):
+        reporter.note(Round(record), status, conditions)
+        if turn.is_free and reporter.has_news:
             turn.take(reporter.write)
 
     def _step_without_redis(
@@ -214,8 +223,8 @@ class Leader:
     ) -> None:
         this_round = Round(record, tuple(pool.spec.queues), None, Fault(trouble.reason, trouble.message))
         try:
-            if seat.turn.is_free and seat.controller.decide(this_round, pool):
-                seat.turn.take(lambda: seat.controller.act(this_round, pool))
+            if seat.turn.is_free:
+                seat.step(this_round, pool)
         except Exception:
             # What is wrong with one pool must not keep those behind it from their turn.
             logger.exception("pool not decided", extra={"namespace": pool.namespace, "resource": pool.name})

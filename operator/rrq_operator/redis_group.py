@@ -269,14 +269,7 @@ class RedisGroup:
             member.secret_version,
             heard_at,
         )
-        if member.seat.controller.decide(this_round, member.pool):
-            member.seat.turn.take(lambda: self._act(key, member, this_round))
-
-    async def _act(self, key: PoolKey, member: Member, this_round: Round) -> None:
-        controller = member.seat.controller
-        await controller.act(this_round, member.pool)
-        if controller.wants_another_look:
-            self.touch(key)
+        member.seat.step(this_round, member.pool, look_again=lambda: self.touch(key))
 
     async def _report_deaths(self, seen: Observation) -> None:
         world, now = self._shell.world, monotonic()

@@ -1,5 +1,6 @@
 """A pool with replicas: its Deployment, and how many pods it asks for."""
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -71,7 +72,7 @@ class ReplicaPool:
         picture = Picture(
             pool=pool,
             queues=None if this_round.seen is None else this_round.seen.queues,
-            queue_fault=this_round.queue_fault or _find_unreadable(this_round),
+            queue_fault=this_round.queue_fault,
             child_fault=self._children.fault,
             scale_fault=self._find_scale_fault(),
             pods=pods,
@@ -80,16 +81,15 @@ class ReplicaPool:
         status, conditions = build_deployment_status(
             picture, self._step, deployment, self._memory.startup_seconds
         )
-        has_news = self._reporter.note(this_round, status, conditions)
+        self._reporter.note(this_round, status, conditions)
         return (
             self._needs_children
-            or has_news
             or bool(self._step.plan.drain or self._step.plan.release or self._step.plan.costs)
             or self._wants_scaling(deployment, requested)
         )
 
     async def act(self, this_round: Round, pool: Pool) -> None:
-        """Do what was decided: objects first, then flags and costs, then the size, then tell of it."""
+        """Do what was decided: objects first, then flags and costs, then the size."""
         step = self._step
         assert step is not None, "decide comes first"
         self.wants_another_look = False
@@ -97,21 +97,32 @@ class ReplicaPool:
         if self._needs_children and await self._children.apply(pool, step.replicas) and is_new:
             self._asked = (step.replicas, monotonic())
         deployment = self._find_deployment(pool)
-        if deployment is not None:
-            try:
-                await self._move_pods(this_round, pool, step)
-                requested = self._find_requested(deployment)
-                if step.replicas != requested and monotonic() >= self._scale_retry_at:
-                    await self._scale(this_round, pool, requested, step)
-            except QueueTrouble as trouble:
-                self._shell.metrics.redis_errors.labels(trouble.reason).inc()
-            except KubeMissing:
-                pass  # a pod or the Deployment has gone meanwhile, as the watch will show
-            except KubeError as error:
-                self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
-                self._scale_retry_at = monotonic() + 1.0
-                await self._reporter.tell("ScalingFailed", str(error), is_warning=True)
-        await self._reporter.warn_of_unseen_queues(this_round)
+        if deployment is None:
+            return
+        requested = self._find_requested(deployment)
+        may_scale = step.replicas != requested and monotonic() >= self._scale_retry_at
+        try:
+            # Growing waits for nothing; shrinking waits until flags and costs are written.
+            if may_scale and step.replicas > requested:
+                await self._scale(this_round, pool, requested, step)
+            await self._move_pods(this_round, pool, step)
+            if may_scale and step.replicas < requested:
+                await self._scale(this_round, pool, requested, step)
+        except QueueTrouble as trouble:
+            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+        except KubeMissing:
+            pass  # the Deployment has gone meanwhile, as the watch will show
+        except KubeError as error:
+            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._scale_retry_at = monotonic() + 1.0
+            self._reporter.say("ScalingFailed", str(error), is_warning=True)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the pool has something to tell."""
+        return self._reporter.has_news
+
+    async def report(self) -> None:
         await self._reporter.write()
 
     def _wants_scaling(self, deployment: DeploymentView | None, requested: int) -> bool:
@@ -125,7 +136,17 @@ class ReplicaPool:
             await this_round.queues.release(plan.release)
             for uid in plan.release:
                 self._flagged_at.pop(uid, None)
-        renew = [uid for uid in plan.drain if now - self._flagged_at.get(uid, -1e9) > _RENEW_DRAIN_SECONDS]
+        # A Redis that was restarted may have forgotten a flag that we think it has.
+        claiming = {
+            worker.pod_uid
+            for worker in (this_round.seen.workers.values() if this_round.seen is not None else ())
+            if not worker.is_draining
+        }
+        renew = [
+            uid
+            for uid in plan.drain
+            if uid in claiming or now - self._flagged_at.get(uid, -1e9) > _RENEW_DRAIN_SECONDS
+        ]
         if renew:
             await this_round.queues.drain(renew)
             # What we flagged now counts from the next round on, which sees what came before the flag.
@@ -136,7 +157,9 @@ class ReplicaPool:
         }
         for name, cost in plan.costs.items():
             change = {"metadata": {"annotations": {COST_ANNOTATION: str(cost)}}}
-            await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
+            # A pod that has gone meanwhile costs nothing.
+            with contextlib.suppress(KubeMissing):
+                await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
 
     async def _scale(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
         if step.replicas < requested and not await self._are_pods_as_decided(pool):
@@ -148,7 +171,7 @@ class ReplicaPool:
         metrics.decisions.labels(*self._key, step.decision.reason.value).inc()
         if this_round.heard_at is not None and step.replicas > requested:
             metrics.reaction_seconds.observe(monotonic() - this_round.heard_at)
-        await self._reporter.tell("Scaled", f"{requested} → {step.replicas} replicas: {step.decision.words}")
+        self._reporter.say("Scaled", f"{requested} → {step.replicas} replicas: {step.decision.words}")
 
     async def _are_pods_as_decided(self, pool: Pool) -> bool:
         """Ask for the pods themselves: a pod that the watch has not shown yet may be in the middle of a job."""
@@ -211,15 +234,3 @@ def _recall(status: Mapping[str, Any], pods: Iterable[PodView]) -> SizingMemory:
 
 def _pod_state(pod: PodView) -> PodState:
     return PodState(pod.uid, pod.name, pod.created_at, pod.ready_at, pod.deletion_cost)
-
-
-def _find_unreadable(this_round: Round) -> Fault | None:
-    if this_round.seen is None:
-        return None
-    unread = [name for name in this_round.queue_names if name not in this_round.seen.queues]
-    if not unread:
-        return None
-    return Fault(
-        "WrongType",
-        f"the Redis key of queue {', '.join(unread)} holds something else than a queue; delete it or use another name",
-    )

@@ -7,6 +7,7 @@ seconds; ``kubectl rrq top`` reads them from Redis itself.
 import logging
 from collections.abc import Sequence
 from time import monotonic, time
+from typing import NamedTuple
 
 from rrq_operator.kube import KubeError, KubeMissing, pools_path
 from rrq_operator.shell import Round, Shell
@@ -27,12 +28,22 @@ logger = logging.getLogger(__name__)
 _FIGURES_SECONDS = 3.0
 _RETRY_SECONDS = 2.0
 _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
+#: A queue of an older pool may rightly be empty when an operator starts to look.
+_NEW_POOL_SECONDS = 3600.0
 #: What may wait for the next time that figures are written.
 _FIGURES = ("due", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds", "lastDecision")
 
 
+class Message(NamedTuple):
+    """An event to be written."""
+
+    reason: str
+    words: str
+    is_warning: bool
+
+
 class Reporter:
-    """The outside of one pool."""
+    """The outside of one pool. Whoever acts only says what happened; it is written later, beside the acting."""
 
     def __init__(self, key: PoolKey, shell: Shell) -> None:
         self._key = key
@@ -47,9 +58,14 @@ class Reporter:
         self._generation = 0
         self._decided_at = format_time(time())
         self._empty_since: dict[str, float] = {}
+        self._messages: list[Message] = []
 
-    def note(self, this_round: Round, status: Status, conditions: Sequence[Condition]) -> bool:
-        """Take in what is to be said; returns whether there is something to write now."""
+    def say(self, reason: str, words: str, *, is_warning: bool = False) -> None:
+        """Have an event written soon."""
+        self._messages.append(Message(reason, words, is_warning))
+
+    def note(self, this_round: Round, status: Status, conditions: Sequence[Condition]) -> None:
+        """Take in what the pool looks like now."""
         record = this_round.record
         self._uid, self._generation = record.uid, record.generation
         self._conditions = tuple(conditions)
@@ -66,22 +82,35 @@ class Reporter:
             status["lastDecision"] = decision | {"time": self._decided_at}
         self._wanted = status
         self._export(this_round, status)
+        self._look_for_unseen_queues(this_round)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to write now."""
+        if self._messages:
+            return True
         if monotonic() < self._next_write_at and not self._is_urgent():
             return False
         return self._has_changed() or self._news() != []
 
     async def write(self) -> None:
         """Write status and events. Trouble is logged and tried again: the pool itself is not concerned."""
+        messages, self._messages = self._messages, []
+        for message in messages:
+            await self._tell(*message)
         shell, (namespace, name) = self._shell, self._key
+        # The pool goes on being looked at while this is written.
+        wanted, conditions = dict(self._wanted or {}), self._conditions
+        news = self._news()
         if self._has_changed():
             record = shell.world.pools.get(self._key)
             known = record.status.get("conditions") or () if record is not None else ()
-            dated = date_conditions(self._conditions, known, self._generation, time())
+            dated = date_conditions(conditions, known, self._generation, time())
             manifest = {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
                 "metadata": {"name": name, "namespace": namespace, "uid": self._uid},
-                "status": (self._wanted or {}) | {"conditions": dated},
+                "status": wanted | {"conditions": dated},
             }
             self._next_write_at = monotonic() + _FIGURES_SECONDS
             try:
@@ -93,26 +122,24 @@ class Reporter:
                 logger.warning("status not written", extra={"resource": name, "error": str(error)})
                 self._next_write_at = monotonic() + _RETRY_SECONDS
                 return
-            self._written = dict(self._wanted or {})
-            self._written_conditions = self._conditions
-        told = [
-            await self.tell(condition.reason, condition.message, is_warning=condition.is_bad)
-            for condition in self._news()
-        ]
+            self._written, self._written_conditions = wanted, conditions
+        told = [await self._tell(condition.reason, condition.message, condition.is_bad) for condition in news]
         if all(told):
-            self._told = self._remember_told()
+            self._told = self._remember_told(conditions)
         else:
             self._next_write_at = monotonic() + _RETRY_SECONDS
 
-    async def tell(self, reason: str, message: str, *, is_warning: bool = False) -> bool:
+    async def _tell(self, reason: str, words: str, is_warning: bool) -> bool:
         """Write an event; returns whether it can be read now."""
         return await self._shell.events.tell(
-            self._key, self._uid, reason, message, time(), is_warning=is_warning
+            self._key, self._uid, reason, words, time(), is_warning=is_warning
         )
 
-    async def warn_of_unseen_queues(self, this_round: Round) -> None:
-        """Warn once of a queue that has been empty ever since: perhaps its name is mistyped."""
+    def _look_for_unseen_queues(self, this_round: Round) -> None:
+        """Warn once of a queue of a new pool that stays empty: perhaps its name is mistyped."""
         now = monotonic()
+        if time() - this_round.record.created_at > _NEW_POOL_SECONDS:
+            return
         for name in this_round.queue_names:
             queue = this_round.seen.queues.get(name) if this_round.seen is not None else None
             if queue is None:
@@ -122,9 +149,9 @@ class Reporter:
             since = self._empty_since.setdefault(name, now)
             if now - since > _WARN_OF_UNSEEN_QUEUE_SECONDS:
                 self._empty_since[name] = float("inf")
-                await self.tell(
+                self.say(
                     "QueueNeverSeen",
-                    f"Queue {name!r} has held no job since the operator looks at it. If jobs are enqueued, check "
+                    f"Queue {name!r} has held no job since the pool was made. If jobs are enqueued, check "
                     "that producers use the same queue name, Redis database and key prefix.",
                     is_warning=True,
                 )
@@ -167,12 +194,12 @@ class Reporter:
                 news.append(condition)
         return news
 
-    def _remember_told(self) -> tuple[Condition, ...]:
+    def _remember_told(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
         """Return what people know by now: a trouble that was told of stays so until it is really over."""
         before = {entry.type: entry for entry in self._told if entry.is_bad}
         return tuple(
             before.get(entry.type, entry) if entry.is_bad and entry.reason in _QUIET_REASONS else entry
-            for entry in self._conditions
+            for entry in conditions
         )
 
     def _export(self, this_round: Round, status: Status) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rrq_operator.burst_pool import BurstPool
 from rrq_operator.replica_pool import ReplicaPool
+from rrq_operator.shell import Round
 from rrq_operator.spec import Pool
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,28 @@ class Turn:
 
 @dataclass(frozen=True)
 class Seat:
+    """A controller with room for one action, and for one report beside it: telling must not hold up acting."""
+
     uid: str
     controller: Controller
     turn: Turn
+    voice: Turn
+
+    def step(self, this_round: Round, pool: Pool, look_again: Callable[[], None] = lambda: None) -> None:
+        """Decide, and act and tell if there is something to do or to say. The turn has to be free."""
+        if self.controller.decide(this_round, pool):
+            self.turn.take(lambda: self._act(this_round, pool, look_again))
+        self._tell()
+
+    async def _act(self, this_round: Round, pool: Pool, look_again: Callable[[], None]) -> None:
+        await self.controller.act(this_round, pool)
+        self._tell()
+        if self.controller.wants_another_look:
+            look_again()
+
+    def _tell(self) -> None:
+        if self.voice.is_free and self.controller.has_news:
+            self.voice.take(self.controller.report)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def build_job_status(
         _queue_reachable(picture),
         Condition(
             SCALING_ACTIVE,
-            picture.queue_fault is None,
+            picture.queue_fault is None and decision.reason != "Paused",
             decision.reason,
             decision.words,
         ),

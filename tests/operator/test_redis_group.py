@@ -42,6 +42,7 @@ class NoteTaker:
         self.acts_for_seconds: float | None = None
         self.actions = 0
         self.is_broken = False
+        self.has_news = False
 
     @property
     def due(self) -> int | None:
@@ -78,7 +79,7 @@ class Bench:
         record = build_record(name, **spec)
         assert record.pool is not None
         self.world.set_pool(record)
-        seat = Seat(record.uid, cast("Controller", taker), Turn(self.actions))
+        seat = Seat(record.uid, cast("Controller", taker), Turn(self.actions), Turn(self.actions))
         self.members[record.key] = Membership(record.pool, seat, "")
         self.group.set_members(self.members)
         return taker

@@ -64,7 +64,8 @@ class Desk:
 
     async def say(self, *conditions: Condition, **status: Any) -> bool:
         """Take in what is to be said, and say it if it is time; returns whether it was."""
-        has_news = self.reporter.note(Round(self.world.pools["shop", "emails"]), status, conditions)
+        self.reporter.note(Round(self.world.pools["shop", "emails"]), status, conditions)
+        has_news = self.reporter.has_news
         if has_news:
             await self.reporter.write()
         return has_news
@@ -131,3 +132,28 @@ async def test_nothing_is_written_that_stands_there_already(desk: Desk) -> None:
     )
     assert not said
     assert successor.events.told == []
+
+
+async def test_what_an_action_says_is_written_with_the_next_report(desk: Desk) -> None:
+    await desk.say(ready("AtZero", True))
+    desk.reporter.say("Scaled", "0 → 20 replicas")
+    assert await desk.say(ready("AtZero", True))
+    assert desk.events.told == ["Scaled"]
+    assert not await desk.say(ready("AtZero", True))
+
+
+async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Desk) -> None:
+    reporter, record = desk.reporter, desk.world.pools["shop", "emails"]
+    reporter.note(Round(record), {"due": 1}, [ready("AtZero", True)])
+    written = desk.kube.apply
+
+    async def apply(path: str, manifest: dict[str, Any]) -> None:
+        reporter.note(Round(record), {"due": 2}, [ready("Growing")])
+        await written(path, manifest)
+
+    desk.kube.apply = apply  # type: ignore[method-assign]  # the pool is looked at in the middle of a write
+    await reporter.write()
+    desk.kube.apply = written  # type: ignore[method-assign]  # as before
+    assert reporter.has_news
+    await reporter.write()
+    assert [status["due"] for status in desk.kube.written] == [1, 2]
