@@ -92,7 +92,7 @@ def pool(name: str, dsn: str, queue: str, **scaling: Any) -> dict[str, Any]:
 def busy_pool(number: int, dsn: str) -> dict[str, Any]:
     """Return one of the others, with the usual window: its size does not follow every ripple."""
     return build_pool(
-        f"busy-{number}", redis={"url": dsn}, queues=[f"busy-{number}"], scaling={"maxReplicas": 10}
+        f"busy-{number}", redis={"url": dsn}, queues=[f"busy-{number}"], scaling={"maxReplicas": 2}
     )
 
 
@@ -144,10 +144,12 @@ def summarise(seconds: list[float]) -> dict[str, float]:
 async def busy_pools(client: RRQClient, count: int) -> AsyncIterator[None]:
     """Keep many queues changing: jobs come three times a second, and go again as if they were run."""
 
+    over = asyncio.Event()
+
     async def churn(number: int) -> None:
         queue = f"busy-{number}"
         key = client.job_store.keys.queue_key(queue)
-        while True:
+        while not over.is_set():
             jobs = [JobRequest("greet", queue_name=queue) for _ in range(random.randrange(5, 50))]
             await client.enqueue_many(jobs)
             await asyncio.sleep(random.uniform(0.1, 0.4))
@@ -157,9 +159,8 @@ async def busy_pools(client: RRQClient, count: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        over.set()
+        await asyncio.gather(*tasks)
 
 
 async def read_metrics(operator: RunningOperator) -> dict[str, float]:
@@ -284,6 +285,8 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
         EmbeddedRedis() as redis,
     ):
         folder = Path(name)
+        # Without a node it would try to place pods for ever, at the cost of everybody on this machine.
+        plane.scheduler.stop()
         install_pool_definition(plane)
         plane.kubectl("create", "namespace", NAMESPACE)
         async with await open_kube(plane.kubeconfig) as kube:
