@@ -95,28 +95,35 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
         ]
 
 
-@pytest.mark.parametrize("status", [409, 429, 500])
-async def test_a_pool_is_made_and_sized_once_writes_are_answered_again(
-    desk: PoolDesk, api: FaultyApi, tmp_path: Path, client: RRQClient, redis_dsn: str, status: int
+async def test_pools_are_made_and_sized_once_writes_are_answered_again(
+    desk: PoolDesk, api: FaultyApi, tmp_path: Path, client: RRQClient, redis_dsn: str
 ) -> None:
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path) as operator:
         desk.apply(build_pool(redis={"url": redis_dsn}))
         await eventually(lambda: is_ready(desk, "AtZero"), 30)
-        api.refuse_writes(status)
-        await client.enqueue_many([JobRequest("greet") for _ in range(50)])
-        desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
-        await eventually(lambda: api.refused > 6, 20, "it tries again")
-        assert desk.replicas() == 0
-        assert desk.replicas("letters") is None
-        assert (await operator.get("/livez"))[0] == 200
-        api.relent()
-        await eventually(lambda: desk.replicas() == 5, 10)
-        await eventually(lambda: desk.replicas("letters") == 0, 10)
-        await eventually(lambda: desk.condition("Ready", "letters")[0] == "True", 10)
-        # What could not be told at the time is told afterwards.
-        await eventually(lambda: any("0 → 5" in message for message in desk.events("Scaled")), 10)
-        failed = "api_errors_total{reason="
-        assert failed in (await operator.get("/metrics"))[1]
+        for size, status in enumerate((409, 429, 500), start=1):
+            before, other = api.refused, f"letters-{status}"
+            api.refuse_writes(status)
+            await client.enqueue_many([JobRequest("greet") for _ in range(10)])
+            desk.apply(build_pool(other, redis={"url": redis_dsn}, queues=["letters"]))
+            await refuses_more(api, before + 6)
+            assert (desk.replicas(), desk.replicas(other)) == (size - 1, None)
+            assert (await operator.get("/livez"))[0] == 200
+            api.relent()
+            await is_sized(desk, size, other)
+        assert "api_errors_total{reason=" in (await operator.get("/metrics"))[1]
+
+
+async def refuses_more(api: FaultyApi, count: int) -> None:
+    await eventually(lambda: api.refused > count, 20, "it tries again")
+
+
+async def is_sized(desk: PoolDesk, size: int, other: str) -> None:
+    """Expect what was refused to be done, and told of, now."""
+    await eventually(lambda: (desk.replicas(), desk.replicas(other)) == (size, 0), 10)
+    await eventually(lambda: desk.condition("Ready", other)[0] == "True", 10)
+    words = f"{size - 1} → {size} replicas"
+    await eventually(lambda: any(words in message for message in desk.events("Scaled")), 10)
 
 
 async def test_changes_are_seen_although_watches_are_cut(
