@@ -23,6 +23,8 @@ from rrq_operator.spec import PoolSpec
 FIRST_STARTUP_SECONDS = 15.0
 #: How much later than measured a pod may be without a job having to wait for it.
 _STARTUP_MARGIN = 1.5
+#: A job that comes near is noticed by the poll of every second, and Kubernetes tells of starts in whole seconds.
+_NOTICE_SECONDS = 2.0
 _STARTUP_WEIGHT = 0.3
 #: A pod that took longer was ready before, and only became so again.
 _LONGEST_STARTUP_SECONDS = 600.0
@@ -74,7 +76,7 @@ class SizingMemory:
     def horizon_seconds(self) -> float:
         """How far ahead work has to be seen for its pod to be there in time."""
         seconds = FIRST_STARTUP_SECONDS if self.startup_seconds is None else self.startup_seconds
-        return min(_LONGEST_STARTUP_SECONDS, seconds * _STARTUP_MARGIN)
+        return min(_LONGEST_STARTUP_SECONDS, seconds * _STARTUP_MARGIN + _NOTICE_SECONDS)
 
 
 @dataclass(frozen=True)
