@@ -61,6 +61,8 @@ class Children:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         #: Why the objects are not as they should be.
         self.fault: Fault | None = None
+        #: The version of a Deployment that was made here, with the size it was made with.
+        self.made_version = 0
 
     def prepare(self, pool: Pool, secret_version: str | None) -> bool:
         """Build the manifests anew if they may have changed; returns whether something has to be written."""
@@ -76,9 +78,13 @@ class Children:
         if monotonic() < self._retry_at:
             return False
         world = self._shell.world
-        return (
+        differs = (
             self._deployment is not None and self._deployment.differs_from(world.deployments.get(pool.key))
         ) or (self._budget is not None and self._budget.differs_from(world.budgets.get(pool.key)))
+        if not differs:
+            # Also when it was not us who mended it, or a write took effect whose answer was lost.
+            self.fault = None
+        return differs
 
     def is_applied(self, deployment: DeploymentView) -> bool:
         """Whether this Deployment was made of the manifest of now; true while no manifest can be made."""
@@ -117,7 +123,7 @@ class Children:
             manifest = manifest | {"spec": manifest["spec"] | {"replicas": 0}}
         raw = await kube.apply(path, manifest)
         if is_new:
-            await kube.apply_scale(path, pool.name, pool.namespace, replicas)
+            self.made_version = await kube.apply_scale(path, pool.name, pool.namespace, replicas)
         child.live_digest = digest_spec(raw["spec"])
 
     async def _apply_budget(self, pool: Pool, child: _Child) -> None:

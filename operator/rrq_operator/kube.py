@@ -192,8 +192,8 @@ class Kube:
         """Put the object as given; KubeConflict when it was changed since its version was read."""
         return await self._call("PUT", path, body=manifest, query={"fieldManager": MANAGER})
 
-    async def apply_scale(self, deployment_path: str, name: str, namespace: str, replicas: int) -> None:
-        """Ask for a number of replicas.
+    async def apply_scale(self, deployment_path: str, name: str, namespace: str, replicas: int) -> int:
+        """Ask for a number of replicas; returns the version of the Deployment that has it.
 
         By apply and under a manager of its own: a merge that changes nothing takes no ownership, and the next
         apply of the Deployment without replicas would then reset them to 1.
@@ -204,7 +204,8 @@ class Kube:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"replicas": replicas},
         }
-        await self.apply(f"{deployment_path}/scale", scale, manager=SCALE_MANAGER)
+        written = await self.apply(f"{deployment_path}/scale", scale, manager=SCALE_MANAGER)
+        return int(written["metadata"]["resourceVersion"])
 
     # The wire
 

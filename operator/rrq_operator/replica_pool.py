@@ -1,5 +1,6 @@
 """A pool with replicas: its Deployment, and how many pods it asks for."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
@@ -7,7 +8,7 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
-from rrq_operator.children import Children
+from rrq_operator.children import Children, describe_fault
 from rrq_operator.kube import SCALE_MANAGER, KubeError, KubeMissing, deployments_path, pods_path
 from rrq_operator.manifests import COST_ANNOTATION, MANAGED_SELECTOR, build_selector
 from rrq_operator.queues import DRAIN_SECONDS, QueueTrouble
@@ -20,8 +21,8 @@ from rrq_operator.views import DeploymentView, PodView, PoolKey, parse_pod
 
 logger = logging.getLogger(__name__)
 
-#: How long the watch may take to show a size that was asked for. After that, somebody else has changed it.
-_WATCH_LAG_SECONDS = 3.0
+#: A decision to shrink that is older than this was made of what may have changed since.
+_FRESH_SECONDS = 3.0
 _FOREIGN_SCALER_SECONDS = 60.0
 #: Three renewals fit into the life of a flag.
 _RENEW_DRAIN_SECONDS = DRAIN_SECONDS / 3
@@ -37,7 +38,10 @@ class ReplicaPool:
         self._reporter = Reporter(key, shell)
         self._memory = SizingMemory()
         self._flagged_at: dict[str, float] = {}
-        self._asked: tuple[int, float] | None = None
+        self._asked: tuple[int, int] | None = None
+        """The size that was asked for last, and the version of the Deployment that has it."""
+        self._act_fault: Fault | None = None
+        self._decided_at = 0.0
         self._foreign: tuple[str, float] | None = None
         self._step: SizingStep | None = None
         self._decided_on: frozenset[tuple[str, bool]] = frozenset()
@@ -64,7 +68,7 @@ class ReplicaPool:
             requested=requested,
             is_rolling_out=deployment is not None and deployment.is_rolling_out,
         )
-        self._decided_on = _tell_apart(pods)
+        self._decided_on, self._decided_at = _tell_apart(pods), monotonic()
         memory = replace(self._memory, flagged=frozenset(self._flagged_at))
         self._step, self._memory = decide_size(
             pool.spec, this_round.queue_names, scene, memory, now_seconds=monotonic()
@@ -74,7 +78,7 @@ class ReplicaPool:
             queues=None if this_round.seen is None else this_round.seen.queues,
             queue_fault=this_round.queue_fault,
             child_fault=self._children.fault,
-            scale_fault=self._find_scale_fault(),
+            scale_fault=self._act_fault or self._find_scale_fault(),
             pods=pods,
             now=time(),
         )
@@ -95,7 +99,7 @@ class ReplicaPool:
         self.wants_another_look = False
         is_new = self._find_deployment(pool) is None
         if self._needs_children and await self._children.apply(pool, step.replicas) and is_new:
-            self._asked = (step.replicas, monotonic())
+            self._asked = (step.replicas, self._children.made_version)
         deployment = self._find_deployment(pool)
         if deployment is None:
             return
@@ -107,15 +111,17 @@ class ReplicaPool:
                 await self._scale(this_round, pool, requested, step)
             await self._move_pods(this_round, pool, step)
             if may_scale and step.replicas < requested:
-                await self._scale(this_round, pool, requested, step)
+                await self._shrink(this_round, pool, requested, step)
+            self._act_fault = None
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._act_fault = Fault(trouble.reason, f"pods cannot be told to drain: {trouble}")
         except KubeMissing:
             pass  # the Deployment has gone meanwhile, as the watch will show
         except KubeError as error:
             self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
             self._scale_retry_at = monotonic() + 1.0
-            self._reporter.say("ScalingFailed", str(error), is_warning=True)
+            self._act_fault = describe_fault(error)
 
     @property
     def has_news(self) -> bool:
@@ -155,18 +161,31 @@ class ReplicaPool:
         self._flagged_at = {
             uid: at for uid, at in self._flagged_at.items() if monotonic() - at < DRAIN_SECONDS
         }
-        for name, cost in plan.costs.items():
-            change = {"metadata": {"annotations": {COST_ANNOTATION: str(cost)}}}
-            # A pod that has gone meanwhile costs nothing.
-            with contextlib.suppress(KubeMissing):
-                await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
+        # When all go, Kubernetes cannot choose wrongly.
+        if step.replicas > 0:
+            await asyncio.gather(*(self._mark(pool, name, cost) for name, cost in plan.costs.items()))
+
+    async def _mark(self, pool: Pool, name: str, cost: int) -> None:
+        change = {"metadata": {"annotations": {COST_ANNOTATION: str(cost)}}}
+        # A pod that has gone meanwhile costs nothing.
+        with contextlib.suppress(KubeMissing):
+            await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
+
+    async def _shrink(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
+        """Ask for less, unless what the decision rests on may have changed: then the next round knows better."""
+        if not await self._are_pods_as_decided(pool):
+            return
+        now = monotonic()
+        has_live_flags = all(
+            now - self._flagged_at.get(uid, -1e9) < DRAIN_SECONDS / 2 for uid in step.plan.drain
+        )
+        if has_live_flags and now - self._decided_at < _FRESH_SECONDS:
+            await self._scale(this_round, pool, requested, step)
 
     async def _scale(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
-        if step.replicas < requested and not await self._are_pods_as_decided(pool):
-            return  # the watch is behind; the next round knows better
         path = f"{deployments_path(pool.namespace)}/{pool.name}"
-        await self._shell.kube.apply_scale(path, pool.name, pool.namespace, step.replicas)
-        self._asked = (step.replicas, monotonic())
+        version = await self._shell.kube.apply_scale(path, pool.name, pool.namespace, step.replicas)
+        self._asked = (step.replicas, version)
         metrics = self._shell.metrics
         metrics.decisions.labels(*self._key, step.decision.reason.value).inc()
         if this_round.heard_at is not None and step.replicas > requested:
@@ -193,15 +212,14 @@ class ReplicaPool:
         """Return the size that is asked for now: what we wrote last, until the watch has caught up with it."""
         if deployment is None:
             return 0 if self._asked is None else self._asked[0]
-        if self._asked is None:
-            self._asked = (deployment.requested, 0.0)
-        replicas, written_at = self._asked
-        if replicas == deployment.requested or monotonic() - written_at < _WATCH_LAG_SECONDS:
-            return replicas
-        # Ours, and yet another size: what we wrote was overtaken by an outage, or by another operator's term.
-        if deployment.scaled_by != SCALE_MANAGER:
-            self._foreign = (deployment.scaled_by, monotonic())
-        self._asked = (deployment.requested, written_at)
+        if self._asked is not None:
+            replicas, version = self._asked
+            if deployment.version < version:
+                return replicas
+            # Ours, and yet another size: what we wrote was overtaken by an outage, or by another operator's term.
+            if replicas != deployment.requested and deployment.scaled_by != SCALE_MANAGER:
+                self._foreign = (deployment.scaled_by, monotonic())
+        self._asked = (deployment.requested, deployment.version)
         return deployment.requested
 
     def _find_scale_fault(self) -> Fault | None:

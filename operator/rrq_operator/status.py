@@ -71,7 +71,7 @@ def build_deployment_status(
     picture: Picture, step: SizingStep, deployment: DeploymentView | None, startup_seconds: float | None
 ) -> tuple[Status, list[Condition]]:
     """Return the status of a pool with replicas, and its conditions."""
-    requested = step.replicas if deployment is None else deployment.requested
+    present = 0 if deployment is None else deployment.present
     ready = 0 if deployment is None else deployment.ready
     decision = step.decision
     conditions = [
@@ -89,7 +89,7 @@ def build_deployment_status(
         _draining(step),
     ]
     status = _base(picture, conditions) | {
-        "replicas": requested,
+        "replicas": present,
         "readyReplicas": ready,
         "desiredReplicas": decision.replicas,
         "reason": _short_reason(conditions, decision.reason),

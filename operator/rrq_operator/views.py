@@ -71,7 +71,10 @@ class DeploymentView:
     name: str
     uid: str
     owner_uid: str
+    version: int
+    """Grows with every change, so that an older view can be told from a newer one."""
     requested: int
+    present: int
     ready: int
     is_rolling_out: bool
     digest: str
@@ -161,7 +164,9 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=owner_uid_of(raw),
+        version=int(metadata["resourceVersion"]),
         requested=requested,
+        present=total,
         ready=status.get("readyReplicas", 0),
         is_rolling_out=status.get("observedGeneration", 0) < metadata["generation"] or total > updated,
         digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),

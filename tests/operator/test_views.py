@@ -85,7 +85,7 @@ def test_a_cost_that_is_no_number_counts_as_none() -> None:
 def deployment(**changes: Any) -> dict[str, Any]:
     status = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "readyReplicas": 3}
     return {
-        "metadata": metadata(generation=2),
+        "metadata": metadata(generation=2, resourceVersion="7"),
         "spec": {"replicas": 3, "template": {}},
         "status": status | changes.pop("status", {}),
     } | changes
@@ -111,7 +111,8 @@ def test_why_replicas_do_not_come_and_who_asked_for_them() -> None:
     fields = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     view = parse_deployment(
         deployment(
-            status={"conditions": [refused]}, metadata=metadata(generation=2, managedFields=[{}, fields])
+            status={"conditions": [refused]},
+            metadata=metadata(generation=2, resourceVersion="7", managedFields=[{}, fields]),
         )
     )
     assert (view.failure, view.scaled_by) == ("exceeded quota", "kubectl")

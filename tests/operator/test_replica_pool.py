@@ -1,0 +1,146 @@
+"""What a pool with replicas does with a watch that is late or a decision that is old.
+
+The cluster is a stand-in that takes down what it is asked for: a watch cannot be held back, nor a call be slowed,
+at the very moment that matters. What real clusters do is in ``integration/``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pools import build_pool
+from rrq.messages import Observation, QueueObservation
+from rrq_operator.events import Events
+from rrq_operator.kube import SCALE_MANAGER, KubeMissing, KubeRefused
+from rrq_operator.metrics import Metrics
+from rrq_operator.replica_pool import ReplicaPool
+from rrq_operator.shell import Round, Shell
+from rrq_operator.views import DeploymentView
+from rrq_operator.world import PoolRecord, World, parse_record
+
+if TYPE_CHECKING:
+    from rrq_operator.manifests import Manifest
+
+KEY = ("shop", "emails")
+
+
+class Cluster:
+    """Takes what is asked for, gives versions out, and shows no more than the test lets the watch show."""
+
+    def __init__(self) -> None:
+        self.version = 10
+        self.sizes: list[int] = []
+        self.refuses_sizes = False
+
+    async def read(self, path: str) -> Manifest:
+        raise KubeMissing("not there yet")
+
+    async def apply(self, path: str, manifest: Manifest) -> Manifest:
+        return manifest | {"spec": manifest.get("spec", {})}
+
+    async def apply_scale(self, path: str, name: str, namespace: str, replicas: int) -> int:
+        if self.refuses_sizes:
+            raise KubeRefused("exceeded quota", "Forbidden")
+        self.version += 1
+        self.sizes.append(replicas)
+        return self.version
+
+    async def list_all(self, path: str, *, selector: str = "") -> tuple[list[Manifest], str]:
+        return [], "1"
+
+
+class Desk:
+    """A pool, its controller and what the watch shows of its Deployment."""
+
+    def __init__(self) -> None:
+        body = build_pool("emails", scaling={"maxReplicas": 20, "scaleDown": {"windowSeconds": 0}})
+        body["metadata"] |= {
+            "namespace": "shop",
+            "uid": "1",
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        self.record: PoolRecord = parse_record(body)
+        self.cluster, self.world = Cluster(), World()
+        self.world.set_pool(self.record)
+        kube: Any = self.cluster
+        self.controller = ReplicaPool(KEY, Shell(kube, self.world, Events(kube), Metrics()))
+        self.show(requested=0, version=10)
+
+    def show(self, requested: int, version: int, scaled_by: str = SCALE_MANAGER) -> None:
+        self.world.deployments[KEY] = DeploymentView(
+            KEY, "emails", "2", "1", version, requested, 0, 0, False, "", "", "", scaled_by
+        )
+
+    async def look(self, due: int) -> None:
+        """Go one round with so many jobs due."""
+        assert self.record.pool is not None
+        queues = {"default": QueueObservation(due, 0, 0, None, None)}
+        this_round = Round(self.record, ("default",), Observation(1_000, queues), secret_version="")
+        self.controller.decide(this_round, self.record.pool)
+        await self.controller.act(this_round, self.record.pool)
+
+    @property
+    def conditions(self) -> dict[str, tuple[bool | None, str]]:
+        conditions = self.controller._reporter._conditions
+        return {entry.type: (entry.status, entry.reason) for entry in conditions}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_an_old_view_does_not_undo_the_size_that_was_asked_for(desk: Desk) -> None:
+    await desk.look(due=100)
+    assert desk.cluster.sizes == [10]
+    # The watch still shows what was before, and less is needed by now: shrinking has rules of its own.
+    await desk.look(due=60)
+    assert desk.cluster.sizes == [10]
+    desk.show(requested=10, version=11)
+    await desk.look(due=200)
+    assert desk.cluster.sizes == [10, 20]
+
+
+async def test_another_size_in_a_newer_view_is_somebody_elses(desk: Desk) -> None:
+    await desk.look(due=100)
+    desk.show(requested=7, version=12, scaled_by="kubectl")
+    await desk.look(due=100)
+    assert desk.cluster.sizes == [10, 10]
+    assert desk.conditions["ScalingActive"] == (False, "ForeignScaler")
+
+
+async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Desk) -> None:
+    desk.cluster.refuses_sizes = True
+    await desk.look(due=100)
+    await desk.look(due=100)
+    assert desk.conditions["ScalingActive"] == (False, "Forbidden")
+    desk.cluster.refuses_sizes = False
+    desk.controller._scale_retry_at = 0.0  # as if the pause were over
+    await desk.look(due=100)
+    await desk.look(due=100)
+    assert desk.conditions["ScalingActive"] == (True, "Backlog")
+
+
+async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: Desk) -> None:
+    await desk.look(due=100)
+    desk.show(requested=10, version=11)
+    controller = desk.controller
+    assert desk.record.pool is not None
+    queues = {"default": QueueObservation(0, 0, 0, None, None)}
+    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version="")
+    controller.decide(this_round, desk.record.pool)
+    assert controller._step is not None
+    # Pods that were asked for and never came may go at once; here the decision waited too long for its turn.
+    controller._step = replace(controller._step, replicas=0)
+    controller._decided_at = monotonic() - 10
+    await controller.act(this_round, desk.record.pool)
+    assert desk.cluster.sizes == [10]
+    controller._decided_at = monotonic()
+    await controller.act(this_round, desk.record.pool)
+    assert desk.cluster.sizes == [10, 0]
