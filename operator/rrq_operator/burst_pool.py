@@ -6,7 +6,15 @@ from time import monotonic, time
 
 from rrq_operator.bursts import RunDecision, RunMemory, decide_run
 from rrq_operator.children import describe_fault
-from rrq_operator.kube import KubeConflict, KubeError, KubeMissing, jobs_path, pods_path, pools_path
+from rrq_operator.kube import (
+    KubeConflict,
+    KubeError,
+    KubeMissing,
+    KubeRefused,
+    jobs_path,
+    pods_path,
+    pools_path,
+)
 from rrq_operator.manifests import build_job, build_selector, job_name
 from rrq_operator.reporting import Reporter
 from rrq_operator.shell import Round, Shell
@@ -20,6 +28,8 @@ _RETRY_SECONDS = 5.0
 #: How long the watch may take to show what was written, or what another operator has written.
 _WATCH_LAG_SECONDS = 3.0
 _LOOK_AGAIN_SECONDS = 1.0
+#: More Jobs of others in a row than a pool that was made anew leaves behind.
+_MOST_TAKEN_NAMES = 50
 
 
 class BurstPool:
@@ -113,15 +123,42 @@ class BurstPool:
         if not await self._is_still_wanted(pool, decision.start):
             self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
             return
-        await self._shell.kube.create(
-            jobs_path(pool.namespace), build_job(pool, decision.start, secret_version)
-        )
-        self._started = decision.start
+        self._started = await self._create(pool, decision.start, secret_version)
         self._last_schedule_at = decision.schedule_at or self._last_schedule_at
         self._fault = None
         self._retry_at = monotonic() + _WATCH_LAG_SECONDS
         self._shell.metrics.decisions.labels(*self._key, decision.reason).inc()
-        self._reporter.say("RunStarted", f"{job_name(pool, decision.start)}: {decision.words}")
+        words = decision.words
+        if self._started != decision.start:
+            words += ", under the next number whose name is free"
+        self._reporter.say("RunStarted", f"{job_name(pool, self._started)}: {words}")
+
+    async def _create(self, pool: Pool, run: int, secret_version: str) -> int:
+        """Create the Job of a run; returns its number, which is higher where names are taken by Jobs of others.
+
+        Every operator walks the same numbers and stops at a Job of this pool, so that two still collide.
+        """
+        path = jobs_path(pool.namespace)
+        for number in range(run, run + _MOST_TAKEN_NAMES):
+            try:
+                await self._shell.kube.create(path, build_job(pool, number, secret_version))
+            except KubeConflict as conflict:
+                if not await self._is_of_another(f"{path}/{job_name(pool, number)}", pool):
+                    raise
+                taken = conflict
+            else:
+                return number
+        raise KubeRefused(
+            f"The Jobs {pool.namespace}/{job_name(pool, run)} to -{number} exist and do not belong to this pool; "
+            "they are left alone. Delete them, or rename the pool.",
+            "NameTaken",
+        ) from taken
+
+    async def _is_of_another(self, job_path: str, pool: Pool) -> bool:
+        try:
+            return owner_uid_of(await self._shell.kube.read(job_path)) != pool.uid
+        except KubeMissing:
+            return False  # gone meanwhile, or it was not the name that was refused
 
     async def _is_still_wanted(self, pool: Pool, run: int) -> bool:
         """Ask the API server itself: the watch may not show yet what another operator or a person has done."""

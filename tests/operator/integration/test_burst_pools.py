@@ -142,6 +142,33 @@ async def test_once_is_once_also_after_a_restart_and_after_its_job_was_deleted(
     assert desk.status()["job"]["runs"] == 1
 
 
+async def test_a_run_whose_name_is_taken_by_the_job_of_another_gets_the_next_number(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
+) -> None:
+    # As a pool leaves it behind that was deleted with --cascade=orphan; suspended, so that it has no pod.
+    labels = {"rrq.dev/pool": "emails", "rrq.dev/run": "1"}
+    container = {"name": "worker", "image": "example.com/shop:1"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    orphan = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "emails-run-1", "labels": labels},
+        "spec": {"suspend": True, "template": template},
+    }
+    desk.apply(orphan)
+    before = read_runs(desk)[1]["metadata"]
+    desk.apply(build_burst(redis_dsn, start="Once"))
+    await eventually(lambda: 2 in read_runs(desk), 20, "the one run starts under the next name")
+    await end_run(desk, fake_node, 2)
+    await eventually(lambda: desk.status()["reason"] == "Finished", 10)
+    await holds(lambda: sorted(read_runs(desk)) == [1, 2], 1.5, "once is once")
+    after = read_runs(desk)[1]["metadata"]
+    assert (after["uid"], after["generation"]) == (before["uid"], before["generation"]), "it is left alone"
+    assert "ownerReferences" not in after
+    [told] = desk.events("RunStarted")
+    assert told == "emails-run-2: the one run starts, under the next number whose name is free"
+
+
 async def test_the_last_finished_runs_are_kept_and_older_ones_go(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
