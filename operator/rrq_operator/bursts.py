@@ -98,9 +98,11 @@ def decide_run(
         )
     if due == 0:
         return RunDecision(None, "Idle", "nothing is due", expire)
-    wait_seconds = _wait_after_failures(runs, now)
-    if wait_seconds > 0:
-        words = f"{due} due; the last run failed, the next starts in {wait_seconds:.0f} s"
+    retry_at = _find_retry(runs)
+    if retry_at > now:
+        # A moment and not a wait: words that counted down would be written again and again.
+        moment = f"{datetime.fromtimestamp(retry_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        words = f"{due} due; the last run failed, the next starts at {moment}"
         return RunDecision(None, "BackingOff", words, expire)
     return RunDecision(number, "Backlog", f"{due} due: run {number} starts", expire)
 
@@ -138,8 +140,8 @@ def _describe_next(next_at: float | None) -> str:
     return f"the next run is planned for {datetime.fromtimestamp(next_at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _wait_after_failures(runs: Sequence[Run], now: float) -> float:
-    """Return the seconds until a pool whose last runs failed may try again."""
+def _find_retry(runs: Sequence[Run]) -> float:
+    """Return from when on a pool whose last runs failed may try again; 0 where the last did not fail."""
     failures = 0
     for run in sorted(runs, key=lambda run: run.run, reverse=True):
         if run.has_succeeded or not run.is_finished:
@@ -149,4 +151,4 @@ def _wait_after_failures(runs: Sequence[Run], now: float) -> float:
         return 0.0
     last = max(run.finished_at or 0.0 for run in runs)
     pause = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** (failures - 1))
-    return max(0.0, last + pause - now)
+    return last + pause

@@ -145,6 +145,12 @@ def test_the_pause_after_failures_grows_and_ends_with_a_success() -> None:
     assert decide(failed(1), PastRun(2), due=1).start == 3
 
 
+def test_a_pool_that_waits_after_a_failure_says_until_when_in_words_that_stay() -> None:
+    first, later = (decide(failed(1), due=2, now=NOON + second) for second in (0, 8.7))
+    assert first.words == "2 due; the last run failed, the next starts at 2026-03-01 12:00:10 UTC"
+    assert first == later
+
+
 def test_finished_runs_beyond_those_kept_get_a_time_to_live() -> None:
     runs = [PastRun(1, has_ttl=True), PastRun(2), failed(3), PastRun(4), running(5)]
     assert decide(*runs, spec={"keepFinished": 2}).expire == ("emails-run-2",)

@@ -49,7 +49,7 @@ async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
     local_mode = run_local(pool)
     line = await local_mode.says("trying again")
     assert "Could not import settings object" in line
-    await local_mode.says("the last run failed, the next starts in")
+    await local_mode.says("the last run failed, the next starts at")
     assert local_mode.output().count("run 1 failed") == 2
 
 
