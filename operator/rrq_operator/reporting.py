@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _FIGURES_SECONDS = 3.0
 _RETRY_SECONDS = 2.0
+_MOST_MESSAGES = 20
 _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
 #: A queue of an older pool may rightly be empty when an operator starts to look.
 _NEW_POOL_SECONDS = 3600.0
@@ -59,10 +60,13 @@ class Reporter:
         self._decided_at = format_time(time())
         self._empty_since: dict[str, float] = {}
         self._messages: list[Message] = []
+        self._next_message_at = 0.0
 
     def say(self, reason: str, words: str, *, is_warning: bool = False) -> None:
         """Have an event written soon."""
-        self._messages.append(Message(reason, words, is_warning))
+        message = Message(reason, words, is_warning)
+        if message not in self._messages:
+            self._messages = [*self._messages, message][-_MOST_MESSAGES:]
 
     def note(self, this_round: Round, status: Status, conditions: Sequence[Condition]) -> None:
         """Take in what the pool looks like now."""
@@ -87,7 +91,7 @@ class Reporter:
     @property
     def has_news(self) -> bool:
         """Whether there is something to write now."""
-        if self._messages:
+        if self._messages and monotonic() >= self._next_message_at:
             return True
         if monotonic() < self._next_write_at and not self._is_urgent():
             return False
@@ -95,9 +99,7 @@ class Reporter:
 
     async def write(self) -> None:
         """Write status and events. Trouble is logged and tried again: the pool itself is not concerned."""
-        messages, self._messages = self._messages, []
-        for message in messages:
-            await self._tell(*message)
+        await self._write_messages()
         shell, (namespace, name) = self._shell, self._key
         # The pool goes on being looked at while this is written.
         wanted, conditions = dict(self._wanted or {}), self._conditions
@@ -128,6 +130,16 @@ class Reporter:
             self._told = self._remember_told(conditions)
         else:
             self._next_write_at = monotonic() + _RETRY_SECONDS
+
+    async def _write_messages(self) -> None:
+        """Write what was said, in order; what cannot be written now is kept, the latest of it."""
+        messages, self._messages = self._messages, []
+        for position, message in enumerate(messages):
+            if not await self._tell(*message):
+                said_meanwhile = [other for other in self._messages if other not in messages[position:]]
+                self._messages = [*messages[position:], *said_meanwhile][-_MOST_MESSAGES:]
+                self._next_message_at = monotonic() + _RETRY_SECONDS
+                return
 
     async def _tell(self, reason: str, words: str, is_warning: bool) -> bool:
         """Write an event; returns whether it can be read now."""

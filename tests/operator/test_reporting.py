@@ -157,3 +157,29 @@ async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Des
     assert reporter.has_news
     await reporter.write()
     assert [status["due"] for status in desk.kube.written] == [1, 2]
+
+
+async def test_messages_that_could_not_be_written_are_written_later_each_once(desk: Desk) -> None:
+    await desk.say(ready("AtZero", True))
+    desk.events.is_away = True
+    for reason in ("Scaled", "RunFailed", "Scaled"):
+        desk.reporter.say(reason, "words")
+    assert await desk.say(ready("AtZero", True))
+    assert not await desk.say(ready("AtZero", True)), "not at once again"
+    desk.reporter.say("Scaled", "words")
+    desk.events.is_away = False
+    desk.reporter._next_message_at = 0.0  # as if the pause were over
+    assert await desk.say(ready("AtZero", True))
+    assert desk.events.told == ["Scaled", "RunFailed"]
+    assert not await desk.say(ready("AtZero", True))
+
+
+async def test_of_many_messages_that_cannot_be_written_the_latest_are_kept(desk: Desk) -> None:
+    await desk.say(ready("AtZero", True))
+    desk.events.is_away = True
+    for number in range(30):
+        desk.reporter.say(f"Message{number}", "words")
+        await desk.reporter.write()
+    desk.events.is_away = False
+    await desk.reporter.write()
+    assert desk.events.told == [f"Message{number}" for number in range(10, 30)]
