@@ -595,6 +595,21 @@ async def test_a_standby_that_takes_over_fires_the_tick_of_the_change(
     assert len(await queued_jobs(store)) == 1
 
 
+async def test_an_entry_that_comes_later_does_not_fire_for_a_time_before_it_came(
+    client: RRQClient, store: JobStore
+) -> None:
+    now = past_tick() + timedelta(seconds=10)
+    tracker = CronTracker(client, lookback=timedelta(seconds=30))
+    tracker.track([entry()])
+    await tracker.fire_due(now)
+
+    tracker.track([entry(), entry(function_name="new")])
+
+    assert await tracker.fire_due(now) == []
+    fired = await tracker.fire_due(now + A_MINUTE)
+    assert {cron_job.function_name for cron_job in fired} == {"tick", "new"}
+
+
 async def test_living_workers_get_a_head_start(client: RRQClient, store: JobStore) -> None:
     tick = past_tick(3)
     tracker = CronTracker(client)

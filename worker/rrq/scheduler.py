@@ -68,8 +68,9 @@ class CronTracker:
     """Looks after entries of applications that may not be running: for an operator, one per Redis.
 
     Entries come anew from Redis or from manifests again and again; which run is next is remembered here, by
-    what an entry is. An entry seen for the first time is scheduled from that moment on, or from
-    ``lookback`` before it: a standby that takes over within that time misses no tick.
+    what an entry is. An entry seen for the first time is scheduled from that moment on. Only those tracked at
+    the first look are scheduled from ``lookback`` before it: a standby that takes over within that time
+    misses no tick, and an entry that comes later does not fire for a time at which it did not exist.
     """
 
     def __init__(self, client: RRQClient, lookback: timedelta = timedelta(0)) -> None:
@@ -94,8 +95,10 @@ class CronTracker:
 
     async def fire_due(self, now: datetime) -> list[CronJob]:
         """Enqueue what has fallen due since the last call; returns the entries that were fired here."""
-        fired = await fire_due(self._client, self._schedule(self._unattended, now), now)
-        return fired + await fire_due(self._client, self._schedule(self._attended, now), now - _HEAD_START)
+        unattended, attended = self._schedule(self._unattended, now), self._schedule(self._attended, now)
+        self._lookback = timedelta(0)
+        fired = await fire_due(self._client, unattended, now)
+        return fired + await fire_due(self._client, attended, now - _HEAD_START)
 
     def _schedule(self, tracked: dict[str, CronJob], now: datetime) -> list[CronJob]:
         """Return the entries that have a next run; those whose date never comes have none."""
