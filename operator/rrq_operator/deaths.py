@@ -36,13 +36,14 @@ def find_deaths(
                 hints.append(worker.worker_id)
         elif _is_proven_dead(worker, pod):
             certificates.append(DeathCertificate(worker.identity, _find_cause(pod)))
-        elif pod.is_cut_off:
+        elif pod.is_cut_off or pod.has_ended:
             hints.append(worker.worker_id)
     return Deaths(tuple(certificates), tuple(hints))
 
 
 def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
-    if pod.has_ended:
+    # The phase alone is no proof: of a node that is lost nobody knows whether its containers still run.
+    if pod.has_ended and pod.has_worker_ended:
         return True
     if pod.ending is None or worker.registered_ms is None:
         return False

@@ -51,7 +51,9 @@ class PodView:
     ready_at: float | None
     is_terminating: bool
     has_ended: bool
-    """Succeeded or failed for good: no container of it will run again."""
+    """Succeeded or failed for good by its phase, which others than the kubelet set as well, for lost nodes."""
+    has_worker_ended: bool
+    """The kubelet says that the worker's container has ended and does not say that it runs again."""
     is_cut_off: bool
     """Its containers were fine when last heard of, but its node is no longer heard."""
     was_disrupted: bool
@@ -62,7 +64,6 @@ class PodView:
     trouble_reason: str
     ending: Ending | None
     owner_kind: str
-    template_hash: str
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def parse_pod(raw: Raw) -> PodView:
     trouble_reason, trouble = _find_trouble(
         conditions, (*(status.get("initContainerStatuses") or ()), *containers)
     )
-    labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or ()
+    owners = metadata.get("ownerReferences") or ()
     return PodView(
         pool=pool_key_of(raw),
         name=metadata["name"],
@@ -133,6 +134,10 @@ def parse_pod(raw: Raw) -> PodView:
         ready_at=parse_time(conditions["Ready"]["lastTransitionTime"]) if is_ready else None,
         is_terminating="deletionTimestamp" in metadata,
         has_ended=phase in ("Succeeded", "Failed"),
+        has_worker_ended=any(
+            container.get("name") == CONTAINER and "terminated" in (container.get("state") or {})
+            for container in containers
+        ),
         # The kubelet says the containers are ready, the node controller says the pod is not.
         is_cut_off=bool(containers)
         and not is_ready
@@ -146,7 +151,6 @@ def parse_pod(raw: Raw) -> PodView:
         trouble_reason=trouble_reason,
         ending=_find_ending(containers),
         owner_kind=owners[0]["kind"] if owners else "",
-        template_hash=labels.get("pod-template-hash", ""),
     )
 
 

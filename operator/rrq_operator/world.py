@@ -130,14 +130,12 @@ class World:
         self._set_one(self.budgets, before, after)
 
     def _set_one(self, views: dict[PoolKey, Any], before: Any, after: Any) -> None:
-        known = after or before
-        if known.name != known.pool[1]:
-            return  # labelled as a child by somebody else
-        if after is None:
+        # Labels may be changed by anybody: a child by its label only, with another name, is none.
+        if before is not None and before.name == before.pool[1]:
             views.pop(before.pool, None)
-        else:
+        if after is not None and after.name == after.pool[1]:
             views[after.pool] = after
-        self.on_child(known.pool)
+        self._tell(*(view for view in (before, after) if view is not None and view.name == view.pool[1]))
 
     def set_job(self, before: JobView | None, after: JobView | None) -> None:
         if before is not None:
@@ -164,10 +162,10 @@ class World:
         for other in [other for other, at in self.vanished.items() if at < oldest]:
             del self.vanished[other]
 
-    def _tell(self, before: JobView | PodView | None, after: JobView | PodView | None) -> None:
-        known = after or before
-        if known is not None:
-            self.on_child(known.pool)
+    def _tell(self, *views: Any) -> None:
+        """Tell of every pool that is concerned: two, when an object was labelled as another's."""
+        for key in {view.pool: None for view in views if view is not None}:
+            self.on_child(key)
 
     @staticmethod
     def _forget(views: defaultdict[PoolKey, dict[str, Any]], key: PoolKey, uid: str) -> None:

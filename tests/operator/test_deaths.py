@@ -11,6 +11,7 @@ from rrq_operator.deaths import Deaths, find_deaths
 from rrq_operator.views import Ending, PodView
 
 ENDED_AT = 1_000_000.0
+ENDED = {"has_ended": True, "has_worker_ended": True}
 
 
 def build_view(**changes: Any) -> PodView:
@@ -22,6 +23,7 @@ def build_view(**changes: Any) -> PodView:
         "ready_at": 0.0,
         "is_terminating": False,
         "has_ended": False,
+        "has_worker_ended": False,
         "is_cut_off": False,
         "was_disrupted": False,
         "deletion_cost": 0,
@@ -29,7 +31,6 @@ def build_view(**changes: Any) -> PodView:
         "trouble_reason": "",
         "ending": None,
         "owner_kind": "ReplicaSet",
-        "template_hash": "",
     }
     return PodView(**(usual | changes))
 
@@ -51,7 +52,7 @@ def test_a_worker_of_a_pod_that_runs_or_is_not_ours_is_alive() -> None:
 
 def test_the_end_of_a_pod_is_proof_and_names_the_incarnation() -> None:
     crash = Ending(ENDED_AT, 137, "OOMKilled")
-    [certificate] = judge(build_worker(), build_view(has_ended=True, ending=crash)).certificates
+    [certificate] = judge(build_worker(), build_view(**ENDED, ending=crash)).certificates
     assert certificate.worker.incarnation == "first"
     assert certificate.cause == {"exit_code": 137, "reason": "OOMKilled"}
 
@@ -86,10 +87,17 @@ def test_a_restarted_container_is_proof_for_those_who_registered_well_before(
     ],
 )
 def test_jobs_are_blamed_for_crashes_only(changes: dict[str, Any], cause: dict[str, object] | None) -> None:
-    [certificate] = judge(build_worker(), build_view(has_ended=True, **changes)).certificates
+    [certificate] = judge(build_worker(), build_view(**ENDED, **changes)).certificates
     assert certificate.cause == cause
 
 
 def test_a_pod_that_vanished_or_was_cut_off_is_a_hint() -> None:
     assert judge(build_worker(), None, "pod").hints == ("worker",)
     assert judge(build_worker(), build_view(is_cut_off=True)).hints == ("worker",)
+
+
+def test_a_pod_that_is_said_to_have_failed_by_others_than_its_kubelet_is_a_hint() -> None:
+    assert judge(build_worker(), build_view(has_ended=True)) == Deaths(hints=("worker",))
+    restarted_before = Ending(ENDED_AT, 1, "Error")
+    view = build_view(has_ended=True, ending=restarted_before)
+    assert judge(build_worker(ENDED_AT + 60), view) == Deaths(hints=("worker",))

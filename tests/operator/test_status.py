@@ -57,6 +57,7 @@ STUCK = PodView(
     ready_at=None,
     is_terminating=False,
     has_ended=False,
+    has_worker_ended=False,
     is_cut_off=False,
     was_disrupted=False,
     deletion_cost=0,
@@ -64,7 +65,6 @@ STUCK = PodView(
     trouble_reason="ImagePullBackOff",
     ending=None,
     owner_kind="ReplicaSet",
-    template_hash="",
 )
 
 

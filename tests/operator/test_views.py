@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rrq_operator.views import parse_budget, parse_deployment, parse_job, parse_pod
+from rrq_operator.views import BudgetView, parse_budget, parse_deployment, parse_job, parse_pod
 from rrq_operator.world import PoolRecord, World, parse_record
 
 BORN = "2026-01-02T03:04:05Z"
 LATER = "2026-01-02T03:04:15Z"
-LABELS = {"rrq.dev/pool": "emails", "pod-template-hash": "abc"}
+LABELS = {"rrq.dev/pool": "emails"}
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
@@ -193,3 +193,31 @@ def test_a_late_word_of_an_earlier_pool_does_not_drop_its_successor() -> None:
     world.set_pool(record(uid="v", version=9))
     world.drop_pool(("shop", "emails"), "u")
     assert world.pools
+
+
+def budget(pool: str, name: str = "emails") -> BudgetView:
+    return parse_budget({"metadata": metadata(name=name, labels={"rrq.dev/pool": pool}), "spec": {}})
+
+
+def test_a_child_that_was_labelled_as_anothers_is_forgotten_and_both_hear_of_it() -> None:
+    told: list[tuple[str, str]] = []
+    world = World()
+    world.set_budget(None, budget("emails"))
+    world.on_child = told.append
+    world.set_budget(budget("emails"), budget("reports"))
+    assert (world.budgets, told) == ({}, [("shop", "emails")]), "by its name it is nobody's"
+    world.set_budget(budget("reports"), budget("emails"))
+    assert list(world.budgets) == [("shop", "emails")]
+    world.set_budget(None, budget("emails", name="other"))
+    world.set_budget(budget("emails", name="other"), None)
+    assert list(world.budgets) == [("shop", "emails")], "what carries another name changes nothing"
+    world.set_budget(budget("emails"), None)
+    assert world.budgets == {}
+
+
+def test_a_phase_alone_does_not_say_that_the_worker_has_ended() -> None:
+    running, end = {"name": "worker", "state": {"running": {}}}, {"terminated": {"exitCode": 137}}
+    assert not parse_pod(pod({"phase": "Failed", "containerStatuses": [running]})).has_worker_ended
+    assert not parse_pod(pod({"phase": "Failed", "containerStatuses": [ended("worker")]})).has_worker_ended
+    over = {"name": "worker", "state": end}
+    assert parse_pod(pod({"phase": "Failed", "containerStatuses": [over]})).has_worker_ended
