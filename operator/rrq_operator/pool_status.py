@@ -52,26 +52,15 @@ class JobStatus(_StatusPart):
     """The runs of a pool of type: Job."""
 
     active: str | None = Field(default=None, description="Name of the Job that runs now.")
-    runs: Count | None = Field(default=None, description="Runs started so far.")
+    runs: Count | None = Field(default=None, description="Number of the last run that was started.")
     last_schedule_time: Time | None = Field(
-        default=None, description="The time of the schedule that was last served."
+        default=None, description="Up to when times of the schedule have been served or skipped."
     )
     last_start_time: Time | None = Field(default=None, description="When the last run started.")
     last_finish_time: Time | None = Field(default=None, description="When the last run ended.")
     last_result: str | None = Field(default=None, description="How the last run ended.")
     next_schedule_time: Time | None = Field(
         default=None, description="When the schedule comes due the next time."
-    )
-
-
-class CronStatus(_StatusPart):
-    """The cron entries that the operator serves for the pool."""
-
-    entries: Count | None = Field(
-        default=None, description="Entries known, of the manifest and of the workers."
-    )
-    last_fired: dict[str, Time] | None = Field(
-        default=None, max_length=100, description="When each entry of the manifest was last enqueued."
     )
 
 
@@ -109,7 +98,6 @@ class PoolStatus(_StatusPart):
         default=None, description="The last decision about the size of the pool."
     )
     job: JobStatus | None = Field(default=None, description="The runs of a pool of type: Job.")
-    cron: CronStatus | None = Field(default=None, description="The cron entries served for the pool.")
 
     def to_manifest(self) -> dict[str, Any]:
         """Return it as it goes to the API server, without what is unknown."""

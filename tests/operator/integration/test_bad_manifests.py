@@ -192,7 +192,6 @@ def test_kubectl_get_shows_whether_the_pool_keeps_up(pools: Pools) -> None:
                 "replicas": 4,
             },
             "job": {"active": "emails-1", "runs": 1, "lastResult": "Succeeded"},
-            "cron": {"entries": 1, "lastFired": {"nightly": "2026-01-01T03:00:00Z"}},
         }
     ).to_manifest()
     pools.kubectl(
