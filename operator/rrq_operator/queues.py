@@ -4,10 +4,12 @@ Every trouble becomes a QueueTrouble with words for a condition; nothing here de
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote_plus
 
 from rrq import RRQClient, RRQSettings
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
@@ -24,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 #: Longer than a healthy Redis ever takes; a tick must not hang on a dead one.
 _TIMEOUT_SECONDS = 2.0
+#: For all that one question takes, opening a connection and asking again included.
+_CALL_SECONDS = 5.0
+#: Options of a URL that a tenant may have for its own programs, but not for a loop that serves everybody.
+_OWN_OPTIONS = ("timeout", "max_connections", "health_check_interval", "decode_responses", "protocol")
+_OWN_OPTIONS_START = ("socket_", "retry")
 #: A flag outlives the operator by this long, so that a pool is not left half drained.
 DRAIN_SECONDS = 30.0
 #: Long enough for another replica to take over without a missed tick.
@@ -45,8 +52,9 @@ class RedisQueues:
     Raises QueueTrouble when its URL cannot be used at all.
     """
 
-    def __init__(self, identity: RedisIdentity) -> None:
+    def __init__(self, identity: RedisIdentity, may_write: Callable[[], bool] = lambda: True) -> None:
         self.identity = identity
+        self._may_write = may_write
         self._client = _open_client(identity)
         self._store = self._client.job_store
         self._cron = CronTracker(self._client, _CRON_LOOKBACK)
@@ -63,10 +71,8 @@ class RedisQueues:
     async def observe(self, horizons_seconds: Mapping[str, float]) -> Observation:
         """Look at the queues (by short name, each with its horizon) and at all living workers."""
         self.calls += 1
-        try:
+        async with self._asking():
             return await self._store.observe(list(horizons_seconds), horizons_seconds)
-        except REDIS_ERRORS as error:
-            raise self._trouble(error) from error
 
     async def listen(self, on_change: Callable[[str], None]) -> None:
         """Call ``on_change`` with the short name of each queue that changes, until cancelled."""
@@ -89,17 +95,19 @@ class RedisQueues:
 
     async def drain(self, pod_uids: Sequence[str]) -> None:
         """Keep these pods from claiming jobs for a while."""
-        await self._each(self._store.set_drain(uid, DRAIN_SECONDS) for uid in pod_uids)
+        async with self._asking(writes=True):
+            await self._each(self._store.set_drain(uid, DRAIN_SECONDS) for uid in pod_uids)
 
     async def release(self, pod_uids: Sequence[str]) -> None:
         """Let these pods claim jobs again."""
-        await self._each(self._store.clear_drain(uid) for uid in pod_uids)
+        async with self._asking(writes=True):
+            await self._each(self._store.clear_drain(uid) for uid in pod_uids)
 
     async def report(self, deaths: Deaths) -> int:
         """Give back the jobs of the dead, shorten the leases of the doubtful; returns how many jobs came back."""
         returned = 0
         refusal: Exception | None = None
-        try:
+        async with self._asking(writes=True):
             for certificate in deaths.certificates:
                 try:
                     returned += await self._bury(certificate)
@@ -110,8 +118,6 @@ class RedisQueues:
             if deaths.hints:
                 self.calls += 1
                 await self._store.shorten_leases(deaths.hints)
-        except REDIS_ERRORS as error:
-            raise self._trouble(error) from error
         if refusal is not None:
             raise self._trouble(refusal) from refusal
         return returned
@@ -128,10 +134,8 @@ class RedisQueues:
 
     async def read_cron_tables(self) -> tuple[CronTable, ...]:
         self.calls += 1
-        try:
+        async with self._asking():
             return await self._store.read_cron_tables()
-        except REDIS_ERRORS as error:
-            raise self._trouble(error) from error
 
     def track_cron(self, unattended: Iterable[CronJob], attended: Iterable[CronJob]) -> None:
         """Set the cron entries to look after."""
@@ -139,20 +143,31 @@ class RedisQueues:
 
     async def fire_cron(self, now_ms: int) -> list[CronJob]:
         """Enqueue the cron entries that are due; returns those that were not fired elsewhere."""
-        try:
+        async with self._asking(writes=True):
             return await self._cron.fire_due(datetime.fromtimestamp(now_ms / 1000, UTC))
-        except (*REDIS_ERRORS, RRQError) as error:
-            raise self._trouble(error) from error
 
     async def _each(self, calls: Iterable[Awaitable[None]]) -> None:
         pending = list(calls)
         self.calls += len(pending)
         # All at once on one connection; the first trouble is everybody's.
         for answer in await asyncio.gather(*pending, return_exceptions=True):
-            if isinstance(answer, REDIS_ERRORS):
-                raise self._trouble(answer) from answer
             if answer is not None:
                 raise answer
+
+    @contextlib.asynccontextmanager
+    async def _asking(self, *, writes: bool = False) -> AsyncIterator[None]:
+        """Bound what is asked inside in time, and make one kind of trouble of whatever comes of it."""
+        # A leader that was deposed while it waited must not write any more: another one does by now.
+        if writes and not self._may_write():
+            raise QueueTrouble(
+                "NotLeader",
+                f"Redis {mask_url(self.identity.url)} was not written to: this operator does not lead.",
+            )
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                yield
+        except (*REDIS_ERRORS, RRQError, TimeoutError) as error:
+            raise self._trouble(error) from error
 
     def _trouble(self, error: BaseException) -> QueueTrouble:
         where = mask_url(self.identity.url)
@@ -169,7 +184,7 @@ def _open_client(identity: RedisIdentity) -> RRQClient:
     try:
         return RRQClient(
             RRQSettings(
-                redis_dsn=identity.url,
+                redis_dsn=_drop_own_options(identity.url),
                 key_prefix=identity.key_prefix,
                 redis_socket_timeout_seconds=_TIMEOUT_SECONDS,
                 redis_connect_timeout_seconds=_TIMEOUT_SECONDS,
@@ -180,3 +195,15 @@ def _open_client(identity: RedisIdentity) -> RRQClient:
     except (ValueError, TypeError):
         # Without its cause and words, which may quote the URL with the password in it.
         raise QueueTrouble("InvalidURL", f"{mask_url(identity.url)} is no Redis URL.") from None
+
+
+def _drop_own_options(url: str) -> str:
+    """Return the URL without the options that are for the operator to decide, such as how long it waits."""
+    start, _, query = url.partition("?")
+    kept = [option for option in query.split("&") if option and not _is_own(option.partition("=")[0])]
+    return f"{start}?{'&'.join(kept)}" if kept else start
+
+
+def _is_own(name: str) -> bool:
+    name = unquote_plus(name)
+    return name in _OWN_OPTIONS or name.startswith(_OWN_OPTIONS_START)

@@ -9,18 +9,24 @@ import asyncio
 import base64
 import binascii
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 
 from rrq.masking import mask_url
 from rrq_operator.kube import Kube, KubeError, KubeMissing, KubeUnavailable, secrets_path
+from rrq_operator.manifests import Manifest
 from rrq_operator.spec import Pool
 
 _REFRESH_SECONDS = 10.0
 #: A Secret that is missing or of no use is usually being made or corrected right now.
 _REFRESH_DOUBTFUL_SECONDS = 2.0
 _REFRESHES_PER_ROUND = 5
+#: On top of those, so that many Secrets that are well do not hold up the one that is being corrected.
+_DOUBTFUL_PER_ROUND = 20
+#: Of those, so that one tenant with many does not hold up the others.
+_DOUBTFUL_PER_NAMESPACE = 2
 _READS_AT_ONCE = 20
 _URL = re.compile(r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$")
 
@@ -66,36 +72,52 @@ class _Secret:
     """Redis does not accept what it holds."""
 
     @property
+    def is_doubtful(self) -> bool:
+        return self.is_refused or self.trouble is not None
+
+    @property
     def stale_at(self) -> float:
-        is_doubtful = self.is_refused or self.trouble is not None
-        return self.read_at + (_REFRESH_DOUBTFUL_SECONDS if is_doubtful else _REFRESH_SECONDS)
+        return self.read_at + (_REFRESH_DOUBTFUL_SECONDS if self.is_doubtful else _REFRESH_SECONDS)
 
 
 class RedisSources:
     """The Secrets that pools name, as last read."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, round_seconds: float | None = None) -> None:
         self._kube = kube
+        #: How long a round may take; None for as long as it needs. What is left has its turn in the next.
+        self._round_seconds = round_seconds
         self._secrets: dict[SecretName, _Secret] = {}
 
     async def refresh(self, pools: Iterable[Pool]) -> None:
-        """Read Secrets that are new, then a bounded number of those read longest ago; forget unused ones."""
+        """Read Secrets that are in doubt or new, then a few of those read longest ago; forget unused ones."""
         named = {name for pool in pools if (name := _secret_name(pool)) is not None}
         for name in set(self._secrets) - named:
             del self._secrets[name]
-        unread = [name for name in named if name not in self._secrets]
+        wanted = self._choose(named)
+        ends_at = None if self._round_seconds is None else monotonic() + self._round_seconds
+        for first in range(0, len(wanted), _READS_AT_ONCE):
+            batch = wanted[first : first + _READS_AT_ONCE]
+            left_seconds = None if ends_at is None else ends_at - monotonic()
+            if left_seconds is not None and left_seconds <= 0:
+                return
+            answers = await asyncio.gather(*(self._read(name, left_seconds) for name in batch))
+            self._secrets |= zip(batch, answers, strict=True)
+            # An API server that is away is asked for a few only, or a round would take minutes.
+            if all(answer.is_unanswered for answer in answers):
+                return
+
+    def _choose(self, named: set[SecretName]) -> list[SecretName]:
+        """Return the Secrets to read in this round, the most urgent first."""
         stale = sorted(
             (name for name, secret in self._secrets.items() if secret.stale_at < monotonic()),
             key=lambda name: self._secrets[name].stale_at,
         )
-        wanted = [*unread, *stale[:_REFRESHES_PER_ROUND]]
-        for first in range(0, len(wanted), _READS_AT_ONCE):
-            batch = wanted[first : first + _READS_AT_ONCE]
-            answers = await asyncio.gather(*map(self._read, batch))
-            self._secrets |= zip(batch, answers, strict=True)
-            # An API server that is away is asked for a few only, or a round would take minutes.
-            if any(answer.is_unanswered for answer in answers):
-                return
+        doubtful = [name for name in stale if self._secrets[name].is_doubtful]
+        routine = [name for name in stale if not self._secrets[name].is_doubtful]
+        fair = [name for place, name in _take_turns(doubtful) if place < _DOUBTFUL_PER_NAMESPACE]
+        unread = [name for _, name in _take_turns(name for name in named if name not in self._secrets)]
+        return [*fair[:_DOUBTFUL_PER_ROUND], *unread, *routine[:_REFRESHES_PER_ROUND]]
 
     def doubt(self, pool: Pool) -> None:
         """Have the Secret of a pool read again soon: its password was refused."""
@@ -130,10 +152,10 @@ class RedisSources:
             )
         return ResolvedRedis(RedisIdentity(url, redis.key_prefix), secret.version)
 
-    async def _read(self, name: SecretName) -> _Secret:
+    async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:
         namespace, secret_name = name
         try:
-            raw = await self._kube.read(f"{secrets_path(namespace)}/{secret_name}")
+            raw = await self._ask(f"{secrets_path(namespace)}/{secret_name}", timeout_seconds)
         except KubeMissing:
             trouble = RedisSourceTrouble(
                 "SecretMissing",
@@ -151,6 +173,23 @@ class RedisSources:
         else:
             return _Secret(raw["metadata"]["resourceVersion"], raw.get("data") or {}, None, monotonic())
         return _Secret("", {}, trouble, monotonic())
+
+    async def _ask(self, path: str, timeout_seconds: float | None) -> Manifest:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._kube.read(path)
+        except TimeoutError:
+            raise KubeUnavailable(f"The API server did not answer GET {path} in time.", "Timeout") from None
+
+
+def _take_turns(names: Iterable[SecretName]) -> list[tuple[int, SecretName]]:
+    """Return the names, each with its place in its namespace, so that namespaces take turns."""
+    seen: Counter[str] = Counter()
+    placed = []
+    for name in names:
+        placed.append((seen[name[0]], name))
+        seen[name[0]] += 1
+    return sorted(placed, key=lambda entry: entry[0])
 
 
 def describe_source(pool: Pool) -> str:

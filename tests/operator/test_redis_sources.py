@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -23,11 +25,13 @@ class Secrets:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, str]] = {}
         self.is_away = False
+        self.delay_seconds = 0.0
         self.reads: list[str] = []
 
     async def read(self, path: str) -> Manifest:
         name = path.rpartition("/")[2]
         self.reads.append(name)
+        await asyncio.sleep(self.delay_seconds)
         if self.is_away:
             raise KubeUnavailable("The API server did not answer.", "Timeout")
         if name not in self.values:
@@ -149,3 +153,29 @@ async def test_secrets_nobody_names_any_more_are_forgotten(sources: RedisSources
     trouble = sources.resolve(build())
     assert isinstance(trouble, RedisSourceTrouble)
     assert trouble.is_unread
+
+
+async def test_many_doubtful_secrets_of_one_namespace_do_not_hold_up_those_of_another(
+    sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_sources, "_REFRESH_DOUBTFUL_SECONDS", 0.0)
+    pools = [build(f"missing-{number}") for number in range(30)]
+    other = replace(build("other"), namespace="other")
+    await sources.refresh([*pools, other])
+    secrets.reads.clear()
+    await sources.refresh([*pools, other])
+    assert len(secrets.reads) == 3
+    assert "other" in secrets.reads
+
+
+async def test_a_round_ends_in_time_and_the_next_goes_on(secrets: Secrets) -> None:
+    sources = RedisSources(cast("Kube", secrets), round_seconds=0.2)
+    secrets.delay_seconds = 0.05
+    secrets.values = {f"pool-{number}": {"url": "redis://host/0"} for number in range(200)}
+    pools = [build(name) for name in secrets.values]
+    async with asyncio.timeout(1):
+        await sources.refresh(pools)
+    assert 20 <= len(secrets.reads) < 200
+    secrets.delay_seconds = 0.0
+    await sources.refresh(pools)
+    assert sum(isinstance(sources.resolve(pool), ResolvedRedis) for pool in pools) >= 160

@@ -399,15 +399,15 @@ class QueueProtocol:
                 for due, soon, later, oldest_ms, next_ms in [figures]
             },
             {
-                worker_id.decode(): WorkerObservation(
-                    worker_id.decode(),
-                    pod_uid.decode(),
+                _text(worker_id): WorkerObservation(
+                    _text(worker_id),
+                    _text(pod_uid),
                     busy,
                     capacity,
                     bool(draining),
                     _parse_names(names),
                     lease_ends_ms,
-                    incarnation.decode(),
+                    _text(incarnation),
                     None if registered_ms < 0 else registered_ms,
                     ended,
                 )
@@ -506,7 +506,7 @@ def _parse_names(text: bytes) -> tuple[str, ...]:
     # Written by whoever registered; what a foreign hand left there must not blind every observer.
     try:
         return tuple(str(name) for name in json.loads(text))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return ()
 
 
@@ -515,4 +515,9 @@ def _to_ms(seconds: float) -> int:
 
 
 def _texts(values: Iterable[bytes]) -> list[str]:
-    return [value.decode("utf-8", "backslashreplace") for value in values]
+    return [_text(value) for value in values]
+
+
+def _text(value: bytes) -> str:
+    # As above: bytes that are no text still make a name.
+    return value.decode("utf-8", "backslashreplace")
