@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, repeat
+from time import monotonic
 from typing import Any
 
 import kopf
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 _BACKOFFS_SECONDS = (0.2, 0.5, 1.0)
 _LONGEST_BACKOFF_SECONDS = 2.0
 _RESTART_SECONDS = 1.0
+#: A pool that kopf cannot parse ends it again and again; each start lists all pools.
+_LONGEST_RESTART_SECONDS = 10.0
+#: One that ran this long was well.
+_WELL_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 
 #: Called with the kind of change (None for what was there already) and the whole object.
@@ -51,8 +56,9 @@ def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
         # Whether the resource exists is asked before we start; watching for new ones needs rights on all of them.
         settings.scanning.disabled = True
-        settings.watching.server_timeout = 240
-        settings.watching.client_timeout = 270
+        # The second counts from the start, not from the last word: a dead watch is found by opening it often.
+        settings.watching.server_timeout = 90
+        settings.watching.client_timeout = 100
         settings.watching.reconnect_backoff = 0.2
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
@@ -65,9 +71,13 @@ def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
 class PoolWatch:
     """Runs kopf in a thread and hands its events to the loop that started it."""
 
-    def __init__(self, on_pool: OnPool, namespace: str | None) -> None:
+    def __init__(
+        self, on_pool: OnPool, namespace: str | None, on_lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_pool = on_pool
+        #: Called when kopf has failed, so that somebody lists what it cannot tell of.
+        self._on_lost = on_lost
         self._namespace = namespace
         self._stop = threading.Event()
         self._end: Callable[[], None] | None = None
@@ -94,13 +104,24 @@ class PoolWatch:
         self._loop.call_soon_threadsafe(self._on_pool, kind, body)
 
     def _run(self) -> None:
+        restart_seconds = _RESTART_SECONDS
         while not self._stop.is_set():
+            started_at = monotonic()
             try:
                 asyncio.run(self._watch())
-            except Exception:
-                # For instance because it was forbidden something; the lists go on meanwhile.
-                logger.exception("kopf ended and is started again")
-            self._stop.wait(_RESTART_SECONDS)
+            except Exception as error:
+                # For instance because it was forbidden something, or met a pool that nests too deep to be parsed
+                # (of which the trace is long and says nothing); the lists go on meanwhile.
+                is_too_deep = isinstance(error, RecursionError)
+                logger.error(
+                    "kopf ended and is started again", extra={"error": repr(error)}, exc_info=not is_too_deep
+                )
+                with contextlib.suppress(RuntimeError):  # the operator has ended meanwhile
+                    self._loop.call_soon_threadsafe(self._on_lost)
+            if monotonic() - started_at > _WELL_SECONDS:
+                restart_seconds = _RESTART_SECONDS
+            self._stop.wait(restart_seconds)
+            restart_seconds = min(_LONGEST_RESTART_SECONDS, restart_seconds * 2)
 
     async def _watch(self) -> None:
         # A flag of this loop: kopf would wait for one of threads in a thread, which nothing can end, and so never

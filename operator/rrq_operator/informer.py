@@ -6,13 +6,14 @@ meanwhile.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from rrq_operator.kube import Kube, KubeError, KubeExpired
+from rrq_operator.kube import Kube, KubeError, KubeExpired, KubeUnavailable
 from rrq_operator.manifests import Manifest
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class Informer(Generic[View]):
         self._views: dict[str, View] = {}
         self._listed_at: float | None = None
         self._version = ""
+        self._waiting: list[asyncio.Future[None]] = []
+        self._watching: asyncio.Timeout | None = None
         #: Set when all objects have been seen at least once.
         self.synced = asyncio.Event()
         #: When the API server was last heard of, by the monotonic clock.
@@ -55,7 +58,7 @@ class Informer(Generic[View]):
         while True:
             asked_at = monotonic()
             try:
-                if not self._version or self._needs_list():
+                if not self._version or self._waiting or self._needs_list():
                     self._version = await self._list()
                 await self._watch()
                 retry_seconds = _FIRST_RETRY_SECONDS
@@ -65,13 +68,26 @@ class Informer(Generic[View]):
                 if self.heard_at > asked_at:
                     retry_seconds = _FIRST_RETRY_SECONDS  # it was there until a moment ago
                 logger.warning("watch interrupted", extra={"path": self._path, "error": str(error)})
+                if not isinstance(error, KubeUnavailable):
+                    self.heard_at = monotonic()  # to be told no is to hear
                 await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
                 retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
+
+    async def refresh(self) -> None:
+        """Return when all objects were listed anew: a watch may lag or be dead without anybody noticing."""
+        listed = asyncio.get_running_loop().create_future()
+        self._waiting.append(listed)
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.reschedule(0.0)
+        await listed
 
     def _needs_list(self) -> bool:
         return self._listed_at is None or monotonic() - self._listed_at > _LIST_INTERVAL_SECONDS
 
     async def _list(self) -> str:
+        # Those who come while a list is under way want the next one.
+        waiting = list(self._waiting)
         items, version = await self._kube.list_all(self._path, selector=self._selector)
         listed = {item["metadata"]["uid"]: item for item in items}
         for uid in set(self._views) - set(listed):
@@ -80,10 +96,24 @@ class Informer(Generic[View]):
             self._set(uid, item)
         self._listed_at = self.heard_at = monotonic()
         self.synced.set()
+        self._waiting = [one for one in self._waiting if one not in waiting]
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
         return version
 
     async def _watch(self) -> None:
         """Follow the changes after the version that was seen last, also of a watch that was cut."""
+        if self._waiting:
+            return
+        with contextlib.suppress(TimeoutError):  # somebody wants a list
+            async with asyncio.timeout(None) as self._watching:
+                try:
+                    await self._follow()
+                finally:
+                    self._watching = None
+
+    async def _follow(self) -> None:
         async with self._kube.watch(self._path, self._version, selector=self._selector) as events:
             async for event in events:
                 self.heard_at = monotonic()

@@ -2,15 +2,17 @@
 
 The official client brings addresses, certificates and tokens; objects travel as plain dictionaries, because
 turning a thousand pods into model instances costs more than everything else the operator does. Whatever goes
-wrong becomes one of four errors, so that callers need to know neither HTTP nor the client.
+wrong becomes one of the errors below, so that callers need to know neither HTTP nor the client.
 """
 
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 
 import aiohttp
@@ -19,13 +21,19 @@ from yaml import YAMLError
 
 from rrq_operator.manifests import MANAGER, Manifest
 
+logger = logging.getLogger(__name__)
+
 #: Longer than any healthy call takes, shorter than a person's patience with a tick.
 CALL_TIMEOUT_SECONDS = 5.0
-#: A watch is opened anew that often by the server itself; one that says nothing for longer is dead.
+#: A watch is opened anew that often by the server itself.
 WATCH_SECONDS = 240
-_WATCH_SILENCE_SECONDS = WATCH_SECONDS + 30
+#: Bookmarks come every minute: a watch that is silent for longer is dead, though nobody has closed it.
+_WATCH_SILENCE_SECONDS = 100.0
+#: Few, so that one object that cannot be read takes few others with it.
+_READABLE_PAGE = 50
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 SCALE_MANAGER = f"{MANAGER}-scale"
 
 
@@ -57,6 +65,10 @@ class KubeExpired(KubeError):
     """410: the version to watch from is too old; list again."""
 
 
+class KubeUnreadable(KubeError):
+    """An answer that nests deeper than can be parsed: somebody has stored such an object."""
+
+
 class Kube:
     """A connection to one cluster; an async context manager."""
 
@@ -66,6 +78,8 @@ class Kube:
         self.client = client.ApiClient(configuration)
         #: Calls made so far, for metrics and benchmarks.
         self.calls = 0
+        #: When the API server did last what it was asked for, by the monotonic clock.
+        self.answered_at = monotonic()
         #: Asked right before every write: a leader that was deposed while it waited must not write any more.
         self.may_write: Callable[[], bool] = lambda: True
         #: Where a person means who names no namespace; by the kubeconfig.
@@ -145,6 +159,37 @@ class Kube:
             if not page_after:
                 return items, page["metadata"]["resourceVersion"]
 
+    async def list_readable(self, path: str) -> list[Manifest]:
+        """Return all objects that can be parsed: what one person has stored must not hide what others have."""
+        items: list[Manifest] = []
+        page_after = ""
+        one_by_one = 0
+        while True:
+            limit = 1 if one_by_one > 0 else _READABLE_PAGE
+            try:
+                page = await self.list_page(path, page_after=page_after, limit=limit)
+            except KubeUnreadable:
+                if limit > 1:
+                    one_by_one = limit
+                    continue
+                page = await self._skip_one(path, page_after)
+            items += page.get("items") or ()
+            one_by_one -= 1
+            page_after = page["metadata"].get("continue") or ""
+            if not page_after:
+                return items
+
+    async def _skip_one(self, path: str, page_after: str) -> Manifest:
+        """Return a page without the one object on it, which cannot be read: a table of names leads past it."""
+        query = {"limit": "1", "includeObject": "None"} | ({"continue": page_after} if page_after else {})
+        table = await self._call("GET", path, query=query, accept=_TABLE)
+        names = [str(row["cells"][0]) for row in table.get("rows") or ()]
+        logger.error(
+            "object cannot be read: it nests too deep and is left alone; delete it or make it flatter",
+            extra={"path": path, "resource": ", ".join(names)},
+        )
+        return {"metadata": table["metadata"]}
+
     @contextlib.asynccontextmanager
     async def watch(
         self, path: str, version: str, *, selector: str = ""
@@ -188,10 +233,6 @@ class Kube:
     async def create(self, path: str, manifest: Manifest) -> Manifest:
         return await self._call("POST", path, body=manifest, query={"fieldManager": MANAGER})
 
-    async def replace(self, path: str, manifest: Manifest) -> Manifest:
-        """Put the object as given; KubeConflict when it was changed since its version was read."""
-        return await self._call("PUT", path, body=manifest, query={"fieldManager": MANAGER})
-
     async def apply_scale(self, deployment_path: str, name: str, namespace: str, replicas: int) -> int:
         """Ask for a number of replicas; returns the version of the Deployment that has it.
 
@@ -217,13 +258,18 @@ class Kube:
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Manifest:
         try:
             # Around the whole call: a server that stops in the middle of an answer is no answer either.
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-                response = await self._send(method, path, body=body, query=query, content_type=content_type)
+                response = await self._send(
+                    method, path, body=body, query=query, content_type=content_type, accept=accept
+                )
                 answer: Manifest = json.loads(await response.read())
                 return answer
+        except RecursionError:
+            raise KubeUnreadable(f"The answer to {method} {path} nests too deep.", "TooDeep") from None
         except TimeoutError:
             raise KubeUnavailable(
                 f"The API server did not answer {method} {path} in time.", "Timeout"
@@ -239,6 +285,7 @@ class Kube:
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: Any = CALL_TIMEOUT_SECONDS,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self.may_write():
@@ -248,7 +295,7 @@ class Kube:
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
@@ -259,6 +306,7 @@ class Kube:
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:
             raise _build_error(response.status, await response.read())
+        self.answered_at = monotonic()
         return response
 
 
@@ -267,7 +315,7 @@ def _has_file(paths: str) -> bool:
 
 
 async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manifest]:
-    """Yield the events of a watch, one JSON document a line; raises KubeExpired or KubeUnavailable."""
+    """Yield the events of a watch, one JSON document a line; raises whatever ends it as a KubeError."""
     try:
         async for line in response.content:
             event: Manifest = json.loads(line)
@@ -275,6 +323,9 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manife
                 status = event["object"]
                 raise _build_error(int(status.get("code") or 500), json.dumps(status).encode())
             yield event
+    except RecursionError:
+        # As good as expired: going on from the version before would only meet the same object again.
+        raise KubeExpired("The watch brought an object that nests too deep.", "TooDeep") from None
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise KubeUnavailable(f"The watch was cut: {error!r}.", "Unreachable") from error
 
@@ -283,7 +334,7 @@ def _build_error(code: int, body: bytes) -> KubeError:
     try:
         status = json.loads(body)
         message, reason = str(status.get("message") or body[:300]), str(status.get("reason") or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         message, reason = body[:300].decode("utf-8", "replace"), ""
     kinds: dict[int, type[KubeError]] = {404: KubeMissing, 409: KubeConflict, 410: KubeExpired}
     if code in kinds:
@@ -322,10 +373,6 @@ def events_path(namespace: str) -> str:
 
 def budgets_path(namespace: str | None) -> str:
     return _collection("apis/policy/v1", "poddisruptionbudgets", namespace)
-
-
-def leases_path(namespace: str) -> str:
-    return _collection("apis/coordination.k8s.io/v1", "leases", namespace)
 
 
 def _collection(group: str, plural: str, namespace: str | None) -> str:

@@ -88,3 +88,23 @@ async def test_an_object_that_nobody_understands_hides_no_other() -> None:
     kube = ScriptedKube([[item("a", 1)]], [script])
     changes = await follow(kube, 2)
     assert changes == [(None, "a@1"), ("a@1", None), (None, "b@12"), ("b@12", None)]
+
+
+async def test_a_fresh_list_is_made_on_demand_though_the_watch_is_open() -> None:
+    kube = ScriptedKube([[item("a", 1)], [item("b", 2)]], [])
+    changes: list[tuple[str | None, str | None]] = []
+    informer: Informer[str] = Informer(
+        kube,  # type: ignore[arg-type]  # a stand-in
+        "/things",
+        lambda raw: str(raw["metadata"]["uid"]),
+        lambda before, after: changes.append((before, after)),
+    )
+    task = asyncio.create_task(informer.run())
+    await eventually(lambda: len(kube.watched_from) == 1)
+    async with asyncio.timeout(2):
+        await asyncio.gather(informer.refresh(), informer.refresh())
+    assert changes == [(None, "a"), ("a", None), (None, "b")]
+    await eventually(lambda: len(kube.watched_from) == 2, message="it watches on")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
