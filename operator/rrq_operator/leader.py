@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import logging
 from time import monotonic
+from typing import Any, NamedTuple
 
 from rrq_operator.burst_pool import BurstPool
-from rrq_operator.kube import KubeError, pools_path
+from rrq_operator.kube import Kube, KubeError, pools_path
 from rrq_operator.queues import QueueTrouble
 from rrq_operator.redis_group import RedisGroup
 from rrq_operator.redis_sources import (
@@ -26,17 +27,29 @@ from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import Pool
 from rrq_operator.status import Fault, build_invalid_status
 from rrq_operator.views import PoolKey
-from rrq_operator.world import PoolRecord, parse_record
+from rrq_operator.world import PoolRecord, World, parse_record
 
 logger = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 1.0
 #: Events may be lost; a list never is.
 _LIST_POOLS_SECONDS = 60.0
+#: What one round spends on Secrets at most; pools whose Secrets are known wait behind it.
+_SECRETS_SECONDS = 2.0
+#: Longer than all that a round asks of Redis may take: its loop hangs, and a new one may not.
+_GROUP_STALLED_SECONDS = 30.0
 #: Fewer than the connections to the API server, where an action would wait until its time is up.
 _ACTIONS_AT_ONCE = 50
 #: Far fewer: a pool that grows must not wait behind the news of fifty others.
 _REPORTS_AT_ONCE = 5
+
+
+class _InvalidPool(NamedTuple):
+    """A pool whose spec cannot be used: all there is to do is to say so."""
+
+    uid: str
+    turn: Turn
+    reporter: Reporter
 
 
 class Leader:
@@ -45,18 +58,18 @@ class Leader:
     def __init__(self, shell: Shell, namespace: str | None) -> None:
         self._shell = shell
         self._namespace = namespace
-        self._sources = RedisSources(shell.kube)
+        self._sources = RedisSources(shell.kube, _SECRETS_SECONDS)
         self._seats: dict[PoolKey, Seat] = {}
         self._groups: dict[RedisIdentity, tuple[RedisGroup, asyncio.Task[None]]] = {}
         self._group_of: dict[PoolKey, RedisGroup] = {}
-        self._invalid: dict[PoolKey, tuple[Turn, Reporter]] = {}
+        self._invalid: dict[PoolKey, _InvalidPool] = {}
         self._actions = asyncio.Semaphore(_ACTIONS_AT_ONCE)
         self._reports = asyncio.Semaphore(_REPORTS_AT_ONCE)
         #: Groups and actions of pools that are gone, until they have ended.
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._list_at = monotonic() + _LIST_POOLS_SECONDS
-        #: When a round ended last, for the watchdog.
+        #: When a round ended last, for the watchdog. Groups have another: their Redis is a tenant's affair.
         self.ticked_at = monotonic()
 
     async def run(self) -> None:
@@ -79,18 +92,15 @@ class Leader:
                 self._let_go(task)
             for seat in self._seats.values():
                 self._leave(seat)
-            for turn, _ in self._invalid.values():
-                self._let_go(turn.task)
+            for invalid in self._invalid.values():
+                self._let_go(invalid.turn.task)
             await asyncio.gather(*self._leaving, return_exceptions=True)
+            self._shell.metrics.drop_pools()
 
-    @property
-    def oldest_tick_at(self) -> float:
-        """When the slowest of all loops ended its last round."""
-        return min([self.ticked_at, *(group.ticked_at for group, _ in self._groups.values())])
-
-    @property
-    def redis_calls(self) -> int:
-        return sum(group.redis_calls for group, _ in self._groups.values())
+    def list_soon(self) -> None:
+        """Have the pools listed in the next round: the watch has missed something."""
+        self._list_at = monotonic()
+        self._wake.set()
 
     async def _pause(self) -> None:
         # Not wait_for, which in Python 3.11 forgets a cancellation that comes together with the wake-up.
@@ -133,11 +143,9 @@ class Leader:
             return
         self._list_at = monotonic() + _LIST_POOLS_SECONDS
         try:
-            items, _ = await self._shell.kube.list_all(pools_path(self._namespace))
+            await list_pools(self._shell.kube, self._shell.world, self._namespace)
         except KubeError as error:
             logger.warning("pools not listed", extra={"error": str(error)})
-        else:
-            self._shell.world.replace_pools(map(parse_record, items))
 
     def _doubt_refused(self) -> None:
         """Have Secrets read again whose password is refused: perhaps it was changed."""
@@ -158,8 +166,16 @@ class Leader:
         return known
 
     def _sort_into_groups(self, members: dict[RedisIdentity, dict[PoolKey, Membership]]) -> None:
-        for identity, (_, task) in list(self._groups.items()):
-            if identity not in members or task.done():
+        for identity, (group, task) in list(self._groups.items()):
+            hangs = monotonic() - group.ticked_at > _GROUP_STALLED_SECONDS
+            if task.done() or hangs:
+                error = task.exception() if task.done() and not task.cancelled() else None
+                logger.error(
+                    "loop of a Redis hangs or has ended and is started again",
+                    extra={"redis": repr(identity)},
+                    exc_info=error,
+                )
+            if identity not in members or task.done() or hangs:
                 del self._groups[identity]
                 self._let_go(task)
         self._group_of = {}
@@ -191,10 +207,8 @@ class Leader:
         self._let_go(seat.voice.task)
 
     def _let_go(self, task: asyncio.Task[None] | None) -> None:
-        if task is None:
+        if task is None or task.done():
             return
-        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("loop of a Redis has ended and is started again", exc_info=error)
         task.cancel()
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -205,18 +219,24 @@ class Leader:
             self._leave(self._seats.pop(key))
             self._shell.metrics.drop_pool(key)
         for key in [key for key in self._invalid if key not in pools or pools[key].pool is not None]:
-            del self._invalid[key]
+            # What it was about to say is not true any more, and would be written over what is.
+            self._let_go(self._invalid.pop(key).turn.task)
+            if key not in pools:
+                self._shell.metrics.drop_pool(key)
 
     # Pools that cannot be sized
 
     def _report_invalid(self, record: PoolRecord) -> None:
-        turn, reporter = self._invalid.setdefault(
-            record.key, (Turn(self._reports), Reporter(record.key, self._shell))
-        )
+        known = self._invalid.get(record.key)
+        if known is None or known.uid != record.uid:
+            if known is not None:
+                self._let_go(known.turn.task)
+            known = _InvalidPool(record.uid, Turn(self._reports), Reporter(record.key, self._shell))
+            self._invalid[record.key] = known
         status, conditions = build_invalid_status(record.generation, record.fault)
-        reporter.note(Round(record), status, conditions)
-        if turn.is_free and reporter.has_news:
-            turn.take(reporter.write)
+        known.reporter.note(Round(record), status, conditions)
+        if known.turn.is_free and known.reporter.has_news:
+            known.turn.take(known.reporter.write)
 
     def _step_without_redis(
         self, record: PoolRecord, pool: Pool, seat: Seat, trouble: RedisSourceTrouble
@@ -228,3 +248,22 @@ class Leader:
         except Exception:
             # What is wrong with one pool must not keep those behind it from their turn.
             logger.exception("pool not decided", extra={"namespace": pool.namespace, "resource": pool.name})
+
+
+async def list_pools(kube: Kube, world: World, namespace: str | None) -> None:
+    """Take in all pools that can be read; raises KubeError."""
+    items = await kube.list_readable(pools_path(namespace))
+    world.replace_pools(record for item in items if (record := read_record(item)) is not None)
+
+
+def read_record(body: dict[str, Any]) -> PoolRecord | None:
+    """Return what is kept of a pool, or None and a line in the log: one pool must not hide all others."""
+    try:
+        return parse_record(body)
+    except Exception:
+        metadata = body.get("metadata") or {}
+        logger.exception(
+            "pool cannot be read and is left alone",
+            extra={"namespace": metadata.get("namespace"), "resource": metadata.get("name")},
+        )
+        return None

@@ -22,6 +22,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        #: Calls to every Redis so far, also to those that are not used any more.
+        self.redis_calls = 0
         self._gauges = {
             "due": self._gauge("due_jobs", "Jobs that could run now."),
             "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
@@ -85,8 +87,16 @@ class Metrics:
                 gauge.labels(*key).set(value)
 
     def drop_pool(self, key: PoolKey) -> None:
+        """Export nothing of a pool any more."""
         for gauge in self._gauges.values():
             self._drop(gauge, key)
+        self.decisions.remove_by_labels(dict(zip(_POOL, key, strict=True)))
+
+    def drop_pools(self) -> None:
+        """Export nothing of any pool any more: another operator does from now on."""
+        for series in (*self._gauges.values(), self.decisions):
+            series.clear()
+        self.pools.set(0)
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)

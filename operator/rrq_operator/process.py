@@ -22,20 +22,20 @@ from rrq_operator.kube import (
     deployments_path,
     jobs_path,
     pods_path,
-    pools_path,
 )
-from rrq_operator.leader import Leader
-from rrq_operator.manifests import MANAGED_BY
+from rrq_operator.leader import Leader, list_pools, read_record
+from rrq_operator.manifests import MANAGED_SELECTOR
 from rrq_operator.metrics import Metrics
 from rrq_operator.shell import Shell
 from rrq_operator.views import parse_budget, parse_deployment, parse_job, parse_pod
-from rrq_operator.world import World, parse_record
+from rrq_operator.world import World
 
 logger = logging.getLogger(__name__)
 
 #: A loop that has not come round for this long does not come round any more.
 _STALLED_SECONDS = 60.0
-_SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
+#: Watches hear something every minute, and are opened anew when they do not.
+_DEAF_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,24 @@ class OperatorProcess:
         self._lease_kube = lease_kube
         self.world = World()
         self.metrics = Metrics()
-        self.metrics.count_calls(lambda: self.api_calls, lambda: self.redis_calls)
+        self.metrics.count_calls(lambda: self.api_calls, lambda: self.metrics.redis_calls)
         self._leader: Leader | None = None
         self._loop_turned_at = monotonic()
         self._watch: PoolWatch | None = None
         path = options.namespace
         self._informers: list[Informer[Any]] = [
             Informer(
-                kube, deployments_path(path), parse_deployment, self.world.set_deployment, selector=_SELECTOR
+                kube,
+                deployments_path(path),
+                parse_deployment,
+                self.world.set_deployment,
+                selector=MANAGED_SELECTOR,
             ),
-            Informer(kube, budgets_path(path), parse_budget, self.world.set_budget, selector=_SELECTOR),
-            Informer(kube, pods_path(path), parse_pod, self.world.set_pod, selector=_SELECTOR),
-            Informer(kube, jobs_path(path), parse_job, self.world.set_job, selector=_SELECTOR),
+            Informer(
+                kube, budgets_path(path), parse_budget, self.world.set_budget, selector=MANAGED_SELECTOR
+            ),
+            Informer(kube, pods_path(path), parse_pod, self.world.set_pod, selector=MANAGED_SELECTOR),
+            Informer(kube, jobs_path(path), parse_job, self.world.set_job, selector=MANAGED_SELECTOR),
         ]
 
     async def run(self) -> None:
@@ -93,7 +99,7 @@ class OperatorProcess:
         """Wait until the cluster is known, then lead, or stand by until it is our turn."""
         try:
             await self._wait_for_pools()
-            self._watch = PoolWatch(self._on_pool, self._options.namespace)
+            self._watch = PoolWatch(self._on_pool, self._options.namespace, self._on_lost)
             self._watch.start()
             for informer in self._informers:
                 await informer.synced.wait()
@@ -112,6 +118,8 @@ class OperatorProcess:
     async def _lead(self, leadership: Leadership | None) -> None:
         if leadership is not None:
             self._kube.may_write = leadership.is_held
+        # A standby whose watches lag or are dead must not act on what was true some time ago.
+        await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
         shell = Shell(self._kube, self.world, Events(self._kube), self.metrics)
         self._leader = Leader(shell, self._options.namespace)
         self.metrics.is_leader.set(1)
@@ -128,8 +136,7 @@ class OperatorProcess:
         told = ""
         while True:
             try:
-                items, _ = await self._kube.list_all(pools_path(self._options.namespace))
-                self.world.replace_pools(map(parse_record, items))
+                await list_pools(self._kube, self.world, self._options.namespace)
                 return
             except KubeMissing:
                 trouble = "The cluster does not know RRQWorkerPool. Apply crds/rrqworkerpools.rrq.dev.yaml."
@@ -141,11 +148,17 @@ class OperatorProcess:
             await asyncio.sleep(1.0)
 
     def _on_pool(self, kind: str | None, body: dict[str, Any]) -> None:
-        record = parse_record(body)
+        record = read_record(body)
+        if record is None:
+            return
         if kind == "DELETED":
             self.world.drop_pool(record.key, record.uid)
         else:
             self.world.set_pool(record)
+
+    def _on_lost(self) -> None:
+        if self._leader is not None:
+            self._leader.list_soon()
 
     async def _turn(self) -> None:
         """Show the probes, which are answered by another thread, that this loop turns."""
@@ -167,19 +180,18 @@ class OperatorProcess:
     def api_calls(self) -> int:
         return self._kube.calls
 
-    @property
-    def redis_calls(self) -> int:
-        return 0 if self._leader is None else self._leader.redis_calls
-
     def find_stall(self) -> str:
         """Return which loop does not come round any more, or nothing."""
         now, leader = monotonic(), self._leader
         if now - self._loop_turned_at > _STALLED_SECONDS:
             return "the event loop stalls"
-        if leader is not None and now - leader.oldest_tick_at > _STALLED_SECONDS:
+        if leader is not None and now - leader.ticked_at > _STALLED_SECONDS:
             return "a round does not end"
         if self._watch is not None and not self._watch.is_alive:
             return "the watch of the pools has ended"
+        # By the last answer and not by the clock: an API server that is away is no fault of ours.
+        if any(self._kube.answered_at - informer.heard_at > _DEAF_SECONDS for informer in self._informers):
+            return "a watch hears nothing although the API server answers"
         return ""
 
     def _serve(self) -> Any:

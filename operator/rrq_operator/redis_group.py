@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from rrq.cron import CronJob
+from rrq.masking import mask_secrets
 from rrq.messages import Observation, WorkerObservation
 from rrq_operator.deaths import find_deaths
 from rrq_operator.queues import QueueTrouble, RedisQueues
@@ -35,6 +36,10 @@ _SHORTEST_GAP_SECONDS = 0.01
 #: Rounds may take this share of the time at most; the rest of the operator wants to live too.
 _MOST_SHARE = 0.25
 _CRON_TABLES_SECONDS = 20.0
+#: Half of what the election gives the work of a leader to end.
+_CLOSE_SECONDS = 0.5
+#: Connections that are being closed after their group has ended; kept, or they would be collected on the way.
+_closing: set[asyncio.Task[None]] = set()
 
 
 class Member:
@@ -65,7 +70,8 @@ class RedisGroup:
     def __init__(self, identity: RedisIdentity, shell: Shell) -> None:
         self.identity = identity
         self._shell = shell
-        self._queues = RedisQueues(identity)
+        # Asked at each write: the term may be over by then.
+        self._queues = RedisQueues(identity, may_write=lambda: shell.kube.may_write())
         self._members: dict[PoolKey, Member] = {}
         self._by_queue: dict[str, set[PoolKey]] = {}
         self._wanted: dict[PoolKey, float] = {}
@@ -78,6 +84,8 @@ class RedisGroup:
         self._tables: tuple[CronTable, ...] = ()
         self._tables_at = 0.0
         self._hinted: dict[str, float] = {}
+        self._is_unreadable = False
+        self._counted_calls = 0
         #: Set when Redis refuses the credentials: the Secret may have a newer password.
         self.is_refused = False
         #: When a round ended last, for the watchdog.
@@ -125,11 +133,28 @@ class RedisGroup:
                     logger.exception("round failed", extra={"redis": repr(self.identity)})
                 self.ticked_at = monotonic()
                 self._shell.metrics.tick_seconds.observe(self.ticked_at - started_at)
+                self._count_calls()
                 self._plan()
         finally:
             # What pools are doing goes on: an action belongs to the pool, not to the Redis it was decided by.
+            self._count_calls()
+            await self._close(listener)
+
+    async def _close(self, listener: asyncio.Task[None]) -> None:
+        """Close the connections, but wait for it a moment only: a dead Redis must not hold up the end of a term."""
+
+        async def close() -> None:
             await _end(listener)
             await self._queues.aclose()
+
+        closing = asyncio.create_task(close(), name="rrq-closing")
+        _closing.add(closing)
+        closing.add_done_callback(_note_closed)
+        await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
+
+    def _count_calls(self) -> None:
+        self._shell.metrics.redis_calls += self.redis_calls - self._counted_calls
+        self._counted_calls = self.redis_calls
 
     # When
 
@@ -220,7 +245,15 @@ class RedisGroup:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
             self.is_refused = trouble.reason == "AuthenticationFailed"
             return None, Fault(trouble.reason, str(trouble))
-        self.is_refused = False
+        except Exception as error:
+            # Whatever a foreign hand has left in Redis: its pools are to say so, not to be passed over in silence.
+            if not self._is_unreadable:
+                self._is_unreadable = True
+                logger.exception("queues not understood", extra={"redis": repr(self.identity)})
+            self._shell.metrics.redis_errors.labels("Unreadable").inc()
+            said = mask_secrets(f"{type(error).__name__}: {error}")
+            return None, Fault("Unreadable", f"What Redis holds was not understood: {said}")
+        self.is_refused = self._is_unreadable = False
         return seen, None
 
     def _sort_workers(self, seen: Observation | None) -> dict[PoolKey, dict[str, WorkerObservation]]:
@@ -279,7 +312,7 @@ class RedisGroup:
             if key is not None:
                 pods[worker.pod_uid] = world.pods[key][worker.pod_uid]
         deaths = find_deaths(seen.workers.values(), pods, world.vanished.keys())
-        # A hint is given once; a worker that renews after it is alive and shall not be bothered again.
+        # At most once a minute: a worker that renews after a hint is alive and shall not be bothered all the time.
         self._hinted = {name: at for name, at in self._hinted.items() if now - at < 60.0}
         fresh = tuple(name for name in deaths.hints if name not in self._hinted)
         if deaths.certificates or fresh:
@@ -317,6 +350,12 @@ class RedisGroup:
                 )
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+
+
+def _note_closed(task: asyncio.Task[None]) -> None:
+    _closing.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("Redis connection not closed in good order", extra={"error": mask_secrets(str(error))})
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ from queue_steps import ask, enqueue, now_ms, start_worker
 from rrq.cron import CronJob
 from rrq.cron_table import build_cron_table
 from rrq.messages import Observation
+from rrq_operator import leader as leader_module
 from rrq_operator.events import Events
 from rrq_operator.metrics import Metrics
 from rrq_operator.queues import QueueTrouble, RedisQueues
@@ -67,7 +69,7 @@ class Bench:
 
     def __init__(self, identity: RedisIdentity) -> None:
         # Nothing here talks to the cluster: that is what controllers do.
-        nobody = cast("Kube", None)
+        nobody = cast("Kube", SimpleNamespace(may_write=lambda: True))
         self.world = World()
         self.shell = Shell(nobody, self.world, Events(nobody), Metrics())
         self.group = RedisGroup(identity, self.shell)
@@ -336,3 +338,63 @@ async def test_one_entry_that_cannot_be_enqueued_does_not_stop_the_others(
     before = await queued(store)
     await tend(bench, store, now)
     assert await queued(store) == before + 1
+
+
+async def test_what_nobody_understands_in_redis_is_a_fault_of_the_pools_there(
+    running: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> Observation:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "a foreign hand")
+
+    monkeypatch.setattr(RedisQueues, "observe", fail)
+    taker = running.add("emails")
+    await eventually(lambda: taker.rounds)
+    fault = taker.rounds[-1][1].queue_fault
+    assert fault is not None
+    assert fault.reason == "Unreadable"
+    assert "a foreign hand" in fault.message
+
+
+async def test_connections_that_do_not_close_do_not_hold_up_the_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def hang(_: object) -> None:
+        await goes_on.wait()
+
+    monkeypatch.setattr(RedisQueues, "aclose", hang)
+    task = asyncio.create_task(bench.group.run())
+    await eventually(lambda: bench.group.ticked_at)
+    task.cancel()
+    await asyncio.wait([task], timeout=0.9)
+    assert task.cancelled()
+    goes_on.set()
+
+
+async def test_a_group_that_hangs_is_replaced_and_the_leader_counts_as_alive(
+    redis_dsn: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_module, "_GROUP_STALLED_SECONDS", 1.5)
+    runs: list[RedisGroup] = []
+    run = RedisGroup.run
+
+    async def hang_once(group: RedisGroup) -> None:
+        runs.append(group)
+        await (run(group) if len(runs) > 1 else asyncio.Event().wait())
+
+    monkeypatch.setattr(RedisGroup, "run", hang_once)
+    monkeypatch.setattr(leader_module, "ReplicaPool", lambda *_: NoteTaker())
+    bench.world.set_pool(build_record("emails", redis={"url": redis_dsn}))
+    leader = leader_module.Leader(bench.shell, "test")
+    task = asyncio.create_task(leader.run())
+    try:
+        await eventually(lambda: len(runs) == 2, 6)
+        await eventually(lambda: bench.shell.metrics.redis_calls > 0)
+        assert monotonic() - leader.ticked_at < 1.5
+        counted = bench.shell.metrics.redis_calls
+    finally:
+        task.cancel()
+        await asyncio.wait([task], timeout=2)
+    assert task.cancelled()
+    assert bench.shell.metrics.redis_calls >= counted, "also after the term"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kubernetes.aio.client import ApiClient, ApiException, CustomObjectsApi
@@ -11,9 +11,14 @@ from kubernetes.aio.client import ApiClient, ApiException, CustomObjectsApi
 from bad_manifests import BAD_MANIFESTS, GOOD_CHANGES, BadManifest, Manifest, change, good_manifest
 from control_plane import Cluster, KubectlFailed
 from pool_definition import install_pool_definition, read_trouble
+from pools import PoolDesk, build_pool
+from rrq_operator.kube import Kube, KubeUnreadable, pools_path
 from rrq_operator.pool_status import Condition, PoolStatus
 from rrq_operator.spec import GROUP, PLURAL, VERSION, parse_pool
 from waiting import eventually
+
+if TYPE_CHECKING:
+    from operator_process import RunningOperator
 
 pytestmark = pytest.mark.usefixtures("pool_definition")
 
@@ -233,3 +238,33 @@ async def test_kubectl_explain_describes_every_field(pools: Pools) -> None:
     assert "How large the pool may and should be." in words
     assert "minReplicas" in words
     assert "Never fewer while there is work." in words
+
+
+# Too deep for Python
+
+
+async def test_a_pool_that_nests_too_deep_to_be_parsed_hides_no_other(
+    desk: PoolDesk, api_client: ApiClient, operator: RunningOperator
+) -> None:
+    deep = build_pool(
+        "deep", cron=[{"name": "tick", "function": "f", "schedule": "* * * * *", "args": ["DEEP"]}]
+    )
+    # By hand, since Python can no more write it than read it.
+    text = json.dumps(deep).replace('"DEEP"', "[" * 5000 + "]" * 5000)
+    desk.apply(build_pool("a-before"))
+    desk.kubectl("create", "--validate=false", "--filename=-", input=text)
+    desk.apply(build_pool("z-after"))
+    async with Kube(api_client.configuration) as kube:
+        with pytest.raises(KubeUnreadable):
+            await kube.list_all(pools_path(desk.namespace))
+        found = await kube.list_readable(pools_path(desk.namespace))
+        assert [pool["metadata"]["name"] for pool in found] == ["a-before", "z-after"]
+    await eventually(lambda: desk.replicas("z-after") is not None, 30)
+    operator.kill()
+    operator.start()
+    desk.kubectl("delete", "deployment", "a-before")
+    await eventually(lambda: desk.replicas("a-before") is not None, 30, "one that starts anew sees them too")
+    desk.apply(build_pool("later"))
+    await eventually(
+        lambda: desk.replicas("later") is not None, 30, "so do lists while the watch is of no use"
+    )
