@@ -11,7 +11,7 @@ from rrq_operator.plugin.options import Access, access_options
 @click.argument("pool_name", metavar="POOL")
 @access_options
 def pause(pool_name: str, access: Access) -> None:
-    """Keep a pool at its size, whatever its queues hold. Its workers go on working."""
+    """Keep a pool at its size, or a burst pool from starting a run. Workers go on working."""
     asyncio.run(_set_paused(pool_name, access, is_paused=True))
 
 
@@ -25,23 +25,23 @@ def resume(pool_name: str, access: Access) -> None:
 
 async def _set_paused(pool_name: str, access: Access, *, is_paused: bool) -> None:
     from rrq.commands.output import print_line
-    from rrq.commands.refusal import Refusal
     from rrq_operator.plugin.clusters import open_cluster
 
     async with open_cluster(access) as cluster:
         pool = await cluster.read_pool(pool_name)
-        if pool.type == "Job":
-            raise Refusal(
-                f"ERROR: Pool {pool.title} is of type Job, which has no pause yet. To keep it from running, delete "
-                "the pool and apply its manifest again later: its jobs wait in Redis."
-            )
         was_paused = pool.is_paused
         if was_paused != is_paused:
-            await cluster.change_pool(pool, {"spec": {"scaling": {"paused": is_paused}}})
+            part = "job" if pool.type == "Job" else "scaling"
+            await cluster.change_pool(pool, {"spec": {part: {"paused": is_paused}}})
     if is_paused:
         already = " already" if was_paused else ""
+        means = (
+            "it starts no further run; one that is under way goes on"
+            if pool.type == "Job"
+            else "it keeps its size, whatever its queues hold; its workers go on"
+        )
         print_line(
-            f"Pool {pool.title} is paused{already}: it keeps its size, whatever its queues hold; its workers go on. "
+            f"Pool {pool.title} is paused{already}: {means}. "
             f"`kubectl rrq resume -n {pool.namespace} {pool.name}` ends that."
         )
     else:

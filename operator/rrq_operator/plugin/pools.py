@@ -53,7 +53,7 @@ def parse_seen_pool(body: Mapping[str, Any]) -> SeenPool:
         name=metadata["name"],
         type=str(spec.get("type") or "Deployment"),
         queues=tuple(map(str, spec.get("queues") or ())),
-        is_paused=bool((spec.get("scaling") or {}).get("paused")),
+        is_paused=any(bool((spec.get(part) or {}).get("paused")) for part in ("scaling", "job")),
         status=PoolStatus.model_validate(body.get("status") or {}),
         pool=pool,
         fault=fault,

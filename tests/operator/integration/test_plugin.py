@@ -310,11 +310,12 @@ def desk_managers(desk: PoolDesk) -> list[dict[str, Any]]:
     return entries
 
 
-def test_a_pool_of_type_job_cannot_be_paused(plugin: Plugin, desk: PoolDesk) -> None:
+def test_a_paused_burst_pool_starts_no_run(plugin: Plugin, desk: PoolDesk) -> None:
     desk.apply(build_pool("nightly", type="Job"))
-    said = plugin.refused("pause", "nightly")
-    assert "is of type Job, which has no pause yet" in said
-    assert "delete the pool and apply its manifest again" in said
+    assert "is paused: it starts no further run" in plugin.run("pause", "nightly")
+    assert desk.get("rrqpool", "nightly")["spec"]["job"]["paused"] is True
+    assert "follows its queues again" in plugin.run("resume", "nightly")
+    assert desk.get("rrqpool", "nightly")["spec"]["job"]["paused"] is False
 
 
 @pytest.mark.usefixtures("emails")
