@@ -4,7 +4,6 @@ Commands are imported only when they are called: ``rrq check`` runs as a probe e
 should not pay for the live views.
 """
 
-import importlib
 import os
 import signal
 import sys
@@ -17,36 +16,18 @@ if os.getpid() == 1:
 
 import click
 
+from rrq.commands.on_demand import CommandsOnDemand
 from rrq.version import __version__
 
 __all__ = ["rrq"]
 
 _COMMANDS = {
-    "check": "rrq.commands.check",
-    "completion": "rrq.commands.completion",
-    "debug": "rrq.commands.debug",
-    "dlq": "rrq.commands.dlq",
-    "job": "rrq.commands.job",
-    "monitor": "rrq.commands.monitor",
-    "queue": "rrq.commands.queue",
-    "worker": "rrq.commands.worker",
+    name: f"rrq.commands.{name}:{name}"
+    for name in ("check", "completion", "debug", "dlq", "job", "monitor", "queue", "worker")
 }
 
 
-class _CommandsOnDemand(click.Group):
-    """A group whose commands are modules that each define a command of the same name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
-        return command
-
-
-@click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def rrq() -> None:
     """RRQ: Reliable Redis Queue."""

@@ -3,39 +3,26 @@
 kubectl finds a program named ``kubectl-rrq`` on the PATH and hands it everything behind ``kubectl rrq``.
 """
 
-import importlib
 import sys
 
 import click
 
+from rrq.commands.on_demand import CommandsOnDemand
 from rrq.version import __version__
 
 _HOME = "rrq_operator.plugin"
 _COMMANDS = {
-    "top": f"{_HOME}.top",
-    "queues": f"{_HOME}.queues",
-    "jobs": f"{_HOME}.jobs",
-    "dlq": f"{_HOME}.dlq",
-    "pause": f"{_HOME}.pause",
-    "resume": f"{_HOME}.pause",
-    "scale": f"{_HOME}.scale",
+    "top": f"{_HOME}.top:top",
+    "queues": f"{_HOME}.queues:queues",
+    "jobs": f"{_HOME}.jobs:jobs",
+    "dlq": f"{_HOME}.dlq:dlq",
+    "pause": f"{_HOME}.pause:pause",
+    "resume": f"{_HOME}.pause:resume",
+    "scale": f"{_HOME}.scale:scale",
 }
 
 
-class _CommandsOnDemand(click.Group):
-    """A group whose commands are defined, under their own names, in modules that are imported when needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
-        return command
-
-
-@click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def rrq() -> None:
     """See and steer RRQ worker pools.

@@ -1,0 +1,26 @@
+"""A command line whose commands are imported only when they are called."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class CommandsOnDemand(click.Group):
+    """A group that knows of each command only where it is: ``package.module:attribute``."""
+
+    def __init__(self, *given: Any, places: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = self._places.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
