@@ -65,7 +65,7 @@ def find_kubectl() -> Path:
 
 @pytest.fixture
 def api_server(control_plane: Cluster) -> Iterator[Part]:
-    """The API server, to stop, start, pause and resume; it runs again after the test."""
+    """The API server, to stop, start, pause and resume; it runs again after the test, and is noticed."""
     if not isinstance(control_plane, ControlPlane):
         pytest.skip(f"the cluster that {KUBECONFIG_VARIABLE} names is not ours to stop")
     part = control_plane.api_server
@@ -75,6 +75,10 @@ def api_server(control_plane: Cluster) -> Iterator[Part]:
         part.wait_until_ready()
     else:
         part.start()
+    # Controllers wait for up to a minute before they ask again; started anew, they ask at once.
+    for other in (control_plane.controller_manager, control_plane.scheduler):
+        other.stop()
+        other.start()
 
 
 @pytest.fixture

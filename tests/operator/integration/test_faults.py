@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control_plane import Cluster, ControlPlane
+from control_plane import Cluster
 from fake_node import PodBehaviour
 from operator_process import RunningOperator
 from pools import build_pool
@@ -217,26 +217,11 @@ async def test_a_spec_that_got_past_the_schema_changes_nothing(
     assert container["image"] == "example.com/shop:2"
 
 
-@pytest.fixture
-def outage(api_server: Part, control_plane: Cluster) -> Iterator[Part]:
-    """The API server; the next test finds controllers that have noticed that it is back."""
-    assert isinstance(control_plane, ControlPlane)
-    yield api_server
-    if not api_server.is_running:
-        api_server.start()
-    api_server.resume()
-    api_server.wait_until_ready()
-    # They wait for up to a minute before they ask again; started anew, they ask at once.
-    for part in (control_plane.controller_manager, control_plane.scheduler):
-        part.stop()
-        part.start()
-
-
 @pytest.mark.parametrize(("seconds", "is_frozen"), [(5, False), (10, True), (30, False)])
 async def test_an_api_server_that_was_away_finds_the_operator_at_work(
     desk: PoolDesk,
     operator: RunningOperator,
-    outage: Part,
+    api_server: Part,
     client: RRQClient,
     redis_dsn: str,
     seconds: int,
@@ -245,16 +230,16 @@ async def test_an_api_server_that_was_away_finds_the_operator_at_work(
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"minReplicas": 0, "maxReplicas": 5}))
     await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
     if is_frozen:
-        outage.pause()
+        api_server.pause()
     else:
-        outage.stop()
+        api_server.stop()
     await client.enqueue_many([JobRequest("greet") for _ in range(50)])
     await asyncio.sleep(seconds)
     assert (await operator.get("/livez"))[0] == 200
     if is_frozen:
-        outage.resume()
+        api_server.resume()
     else:
-        outage.start()
+        api_server.start()
     await eventually(lambda: desk.replicas() == 5, 20)
     desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
     await eventually(lambda: desk.replicas("letters") == 0, 20, "pools that come are seen")
