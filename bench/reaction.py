@@ -193,7 +193,7 @@ async def measure_crowd(
         made = count
         await wait_for_deployments(kube, count)
         settled_seconds = time.perf_counter() - started_at
-        await asyncio.sleep(SETTLE_SECONDS)
+        await wait_until_quiet(operator)
         process = psutil.Process(operator.pid)
         before, cpu = await read_metrics(operator), sum(process.cpu_times()[:2])
         at = time.perf_counter()
@@ -226,6 +226,15 @@ async def measure_crowd(
         )
         print(rows[-1], flush=True)
     return rows
+
+
+async def wait_until_quiet(operator: RunningOperator) -> None:
+    """Wait until everything there is to tell of new pools has been told."""
+    async with asyncio.timeout(180):
+        before = -1.0
+        while (calls := (await read_metrics(operator))["rrq_operator_api_calls_total"]) != before:
+            before = calls
+            await asyncio.sleep(3)
 
 
 async def plan_jobs_for_next_week(dsn: str, count: int) -> None:

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 #: Longer than any healthy call takes, shorter than a person's patience with a tick.
 CALL_TIMEOUT_SECONDS = 5.0
-#: A watch is opened anew that often by the server itself.
-WATCH_SECONDS = 240
-#: Bookmarks come every minute: a watch that is silent for longer is dead, though nobody has closed it.
+#: The server ends a watch after this time, and it is opened anew: where nothing changes, not even bookmarks come.
+WATCH_SECONDS = 90
+#: A watch that is silent for longer is dead, though nobody has closed it.
 _WATCH_SILENCE_SECONDS = 100.0
 #: Few, so that one object that cannot be read takes few others with it.
 _READABLE_PAGE = 50
@@ -203,7 +203,7 @@ class Kube:
         }
         if selector:
             query["labelSelector"] = selector
-        # No limit for the whole, which is long by design, but one for silence: bookmarks come every minute.
+        # No limit for the whole, which the server ends, but one for silence.
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CALL_TIMEOUT_SECONDS, sock_read=_WATCH_SILENCE_SECONDS
         )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control_plane import Cluster
 from fake_node import PodBehaviour
 from operator_process import RunningOperator
 from pools import build_pool
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cluster_part import Part
+    from control_plane import Cluster
     from fake_node import FakeNode
     from pools import PoolDesk
     from rrq import RRQClient
