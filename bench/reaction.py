@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,7 @@ def summarise(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     return {
         "p50_ms": round(statistics.median(ordered) * 1000, 1),
-        "p95_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] * 1000, 1),
+        "p95_ms": round(ordered[ceil(len(ordered) * 0.95) - 1] * 1000, 1),
         "max_ms": round(ordered[-1] * 1000, 1),
     }
 
