@@ -23,7 +23,10 @@ test: static ## Everything in check, the slow tests, and at least 90 % branch co
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage combine -q
-	$(BIN)/coverage report
+	$(BIN)/coverage report --include='worker/*'
+	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
+	then $(BIN)/coverage report --include='operator/*'; \
+	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
 	@if docker info >/dev/null 2>&1; then $(MAKE) images-test; \
 	else echo "images: not tested, no Docker engine answers (make images-test starts one)"; fi
 
