@@ -1,6 +1,7 @@
 """The operator as a process: caches that are always warm, one leader that acts, and a port that tells of it."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 from dataclasses import dataclass
@@ -173,10 +174,6 @@ class OperatorProcess:
         return all(informer.synced.is_set() for informer in self._informers)
 
     @property
-    def is_leading(self) -> bool:
-        return self._leader is not None
-
-    @property
     def api_calls(self) -> int:
         return self._kube.calls
 
@@ -196,7 +193,7 @@ class OperatorProcess:
 
     def _serve(self) -> Any:
         if self._options.http is None:
-            return _NoServer()
+            return contextlib.nullcontext()
         pages: dict[str, Page] = {
             "/livez": lambda _: _answer(self.find_stall()),
             "/readyz": lambda _: _answer("" if self.is_synced else "the cluster is not known yet"),
@@ -207,11 +204,6 @@ class OperatorProcess:
             ),
         }
         return PodServer(self._options.http, pages)
-
-
-class _NoServer:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _answer(trouble: str) -> Answer:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rrq.cron import CronJob
 from rrq.masking import mask_secrets
 from rrq.messages import Observation, WorkerObservation
+from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.deaths import find_deaths
 from rrq_operator.queues import QueueTrouble, RedisQueues
 from rrq_operator.redis_sources import RedisIdentity, describe_source
@@ -50,7 +50,7 @@ class Member:
         self.seat = membership.seat
         self.secret_version = membership.secret_version
         self.queue_names = tuple(queues.short_name(name) for name in pool.spec.queues)
-        self.cron_entries = _declared_entries(pool)
+        self.cron_entries = build_cron_jobs(pool.spec)
 
     def is_as(self, membership: Membership) -> bool:
         """Whether nothing has changed. A pool is read anew with each change of its status, which is none here."""
@@ -332,16 +332,11 @@ class RedisGroup:
                 self._tables_at = monotonic() + _CRON_TABLES_SECONDS
                 self._tables = await self._queues.read_cron_tables()
             declared = [entry for member in self._members.values() for entry in member.cron_entries]
-            served = {tuple(sorted(member.queue_names)) for member in self._members.values()}
-            attended_by = {
-                tuple(sorted({self._queues.short_name(name) for name in worker.queues}))
-                for worker in seen.workers.values()
-            }
-            ours = [table for table in self._tables if table.queues in served]
-            attended = [entry for table in ours if table.queues in attended_by for entry in table.entries]
-            unattended = [
-                entry for table in ours if table.queues not in attended_by for entry in table.entries
+            served = [
+                [self._queues.short_name(name) for name in worker.queues] for worker in seen.workers.values()
             ]
+            pools = [member.queue_names for member in self._members.values()]
+            unattended, attended = split_tables(self._tables, pools, served)
             self._queues.track_cron([*declared, *unattended], attended)
             for entry in await self._queues.fire_cron(seen.now_ms):
                 logger.info(
@@ -380,17 +375,3 @@ def _find_unreadable(own: Observation | None, member: Member) -> Fault | None:
         "WrongType",
         f"the Redis key of queue {', '.join(unread)} holds something else than a queue; delete it or use another name",
     )
-
-
-def _declared_entries(pool: Pool) -> list[CronJob]:
-    return [
-        CronJob(
-            function_name=entry.function,
-            schedule=entry.schedule,
-            args=entry.args,
-            kwargs=entry.kwargs,
-            queue_name=entry.queue or pool.spec.queues[0],
-            unique=entry.unique,
-        )
-        for entry in pool.spec.cron
-    ]

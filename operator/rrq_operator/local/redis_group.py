@@ -13,7 +13,7 @@ from rrq.masking import mask_secrets
 from rrq.messages import Observation
 from rrq.scheduler import CronTracker
 from rrq.store import JobStore
-from rrq_operator.local.cron_entries import build_cron_jobs, split_tables
+from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.local.local_pool import LocalPool
 
 #: Producers of RRQ 0.7 announce nothing.

@@ -8,7 +8,7 @@ from local_mode import build_manifest
 from rrq.cron import CronJob
 from rrq.cron_table import CronTable
 from rrq.messages import Observation, QueueObservation
-from rrq_operator.local.cron_entries import build_cron_jobs, split_tables
+from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.local.redis_group import seconds_to_next_look
 from rrq_operator.spec import parse_pool
 

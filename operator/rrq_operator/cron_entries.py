@@ -1,4 +1,4 @@
-"""Which cron entries local mode looks after: those of the manifest, and those that workers have published.
+"""Which cron entries an operator looks after: those of the manifest, and those that workers have published. Pure.
 
 Nobody but us fires the first; the second are fired by workers while there are any, and by us for a pool at zero.
 """
