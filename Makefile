@@ -78,7 +78,7 @@ images: ## Build the images rrq-worker and rrq-operator (needs a running Docker 
 images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
 	$(BIN)/pytest -q -rs -m docker tests/images
 
-CLUSTER := $(BIN)/python tests/support
+CLUSTER := $(BIN)/python tests/e2e/cluster
 cluster-build: $(VENV)/.ready ## Build the Kubernetes that tests start (once, 10 min; needs Go, and root for etcd)
 	@$(CLUSTER)/kubernetes_build.py
 

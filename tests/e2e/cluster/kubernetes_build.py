@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CACHE_VARIABLE = "RRQ_CLUSTER_CACHE"
 KUBECONFIG_VARIABLE = "RRQ_E2E_KUBECONFIG"  # a cluster that tests use instead
-MODULE = Path(__file__).parents[1] / "e2e" / "cluster" / "kube"
+MODULE = Path(__file__).parent / "kube"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
 ETCD_PACKAGE = "etcd-server"
 
