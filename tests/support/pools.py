@@ -33,6 +33,10 @@ class PoolDesk:
     def kubectl(self, *arguments: str, input: str = "") -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, input=input)
 
+    def command(self, *arguments: str) -> list[str]:
+        """The same as a command line, for what goes on in the background."""
+        return [str(self.cluster.kubectl_program), "--namespace", self.namespace, *arguments]
+
     def apply(self, *manifests: dict[str, Any]) -> None:
         for manifest in manifests:
             self.kubectl("apply", "--filename", "-", input=json.dumps(manifest))

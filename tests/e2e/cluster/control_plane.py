@@ -1,7 +1,7 @@
 """A real Kubernetes control plane for tests: etcd, API server, controller manager and scheduler.
 
-It has no node, so nothing runs in a pod: `fake_node` plays one. All it keeps is in one folder, and it
-listens on 127.0.0.1 alone. The programs come from `kubernetes_build`; a machine without them raises
+By itself it has no node, so nothing runs in a pod: `fake_node` plays one. All it keeps is in one folder, and it
+listens on 127.0.0.1 alone. With a machine of its own it serves real nodes: `real_cluster`. The programs come from `kubernetes_build`; a machine without them raises
 `CannotHostKubernetes` there. Everybody signs in as administrator except who asks for another name.
 """
 
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kubernetes_build import Programs
+    from machine import Machine
 
 # Without a node nobody follows it: an address for documentation, because loopback is refused here.
 ADVERTISED_ADDRESS = "192.0.2.1"
 SERVICE_ADDRESSES = "10.96.0.0/16"
+FIRST_SERVICE_ADDRESS = "10.96.0.1"  # by which pods know the API server
+PORT = 6443  # where it has a machine, and so every port, for itself
 ISSUER = "https://kubernetes.default.svc"
 # Sockets in the folder that etcd and API server work in: no port that another process could take first.
 # etcd insists on the form of an address; host and port together are the name of the file.
 ETCD_SOCKET = "etcd:0"
 PEER_SOCKET = "peer:0"
 # What pools, their children and the cleaning up need. Each further one costs memory and idle calls.
-CONTROLLERS = (
+CONTROLLERS_WITHOUT_NODES = (
     "clusterrole-aggregation-controller",
     "deployment-controller",
     "disruption-controller",
@@ -57,7 +60,7 @@ CONTROLLERS = (
     "ttl-after-finished-controller",
 )
 
-KUBECTL_TIMEOUT_SECONDS = 60.0
+KUBECTL_TIMEOUT_SECONDS = 120.0
 PROBE_TIMEOUT_SECONDS = 2.0
 
 
@@ -72,13 +75,18 @@ class Cluster:
         self.kubeconfig = kubeconfig
         self.kubectl_program = kubectl_program
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """For programs that are to find the cluster by themselves."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+
     def kubectl(self, *arguments: str, input: str = "") -> str:
         """Run kubectl and return what it printed; an error raises `KubectlFailed`."""
         done = subprocess.run(
             [self.kubectl_program, *arguments],
             check=False,
             input=input,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=KUBECTL_TIMEOUT_SECONDS,
@@ -89,27 +97,43 @@ class Cluster:
 
 
 class ControlPlane(Cluster):
-    """A control plane of our own, for the length of a `with` block.
+    """A control plane of our own, for the length of a `with` block; on `machine`, if given, under `address`.
 
     `api_server` may be stopped, started again, paused and resumed by itself; its address stays the same.
     `logs` has one file per program.
     """
 
-    def __init__(self, programs: Programs, folder: Path, *, outlives_us: bool = False) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        folder: Path,
+        *,
+        machine: Machine | None = None,
+        address: str = "127.0.0.1",
+        outlives_us: bool = False,
+    ) -> None:
         super().__init__(folder / "admin.kubeconfig", programs.path("kubectl"))
         self.folder = folder
         self.logs = folder / "logs"
         self.started_in_seconds = 0.0
         self._outlives_us = outlives_us
-        self._port_holder = hold_free_port()
-        self.port = int(self._port_holder.getsockname()[1])
+        self._enter = machine.enter(folder) if machine else ()
+        self.address = address
+        self._port_holder = None if machine else hold_free_port()
+        self.port = int(self._port_holder.getsockname()[1]) if self._port_holder else PORT
         self._authority = trustme.CA()
         self.etcd = self._part("etcd", etcd_command(programs), self._etcd_is_ready)
+        serving = serving_nodes(address) if machine else serving_tests_alone()
         self.api_server = self._part(
-            "kube-apiserver", api_server_command(programs, self.port), self._api_server_is_ready
+            "kube-apiserver",
+            [*api_server_command(programs, self.port), *serving],
+            self._api_server_is_ready,
         )
+        controllers = FOR_QUICK_NODES if machine else (f"--controllers={','.join(CONTROLLERS_WITHOUT_NODES)}",)
         self.controller_manager = self._part(
-            "kube-controller-manager", controller_manager_command(programs), self._controllers_are_ready
+            "kube-controller-manager",
+            [*controller_manager_command(programs), *controllers],
+            self._controllers_are_ready,
         )
         # Nothing shows when it is: it serves nothing, and pods simply wait for it.
         self.scheduler = self._part("kube-scheduler", scheduler_command(programs), lambda: True)
@@ -146,10 +170,13 @@ class ControlPlane(Cluster):
         """End everything and throw the stored objects away; the logs stay."""
         for part in reversed(self.parts):
             part.stop()
-        self._port_holder.close()
+        if self._port_holder is not None:
+            self._port_holder.close()
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
 
-    def make_kubeconfig(self, user: str, *, group: str | None = None, token: str | None = None) -> Path:
+    def make_kubeconfig(
+        self, user: str, *, group: str | None = None, token: str | None = None, file: Path | None = None
+    ) -> Path:
         """Write a file by which `user` signs in: with a token if one is given, else with a certificate.
 
         A service account signs in by token alone (`kubectl create token`), under whatever name it has here.
@@ -165,7 +192,7 @@ class ControlPlane(Cluster):
                 "client-key-data": encode(certificate.private_key_pem.bytes()),
             }
         server = {
-            "server": f"https://127.0.0.1:{self.port}",
+            "server": f"https://{self.address}:{self.port}",
             "certificate-authority-data": encode(self._authority.cert_pem.bytes()),
         }
         config = {
@@ -176,7 +203,7 @@ class ControlPlane(Cluster):
             "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": user}}],
             "current-context": "tests",
         }
-        file = self.folder / f"{user}.kubeconfig"
+        file = file or self.folder / f"{user}.kubeconfig"
         file.write_text(json.dumps(config, indent=1))  # JSON is YAML
         file.chmod(0o600)
         return file
@@ -184,7 +211,7 @@ class ControlPlane(Cluster):
     def read(self, path: str) -> str | None:
         """Ask the API server as administrator; None when it does not answer, or not with 200."""
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", self.port, timeout=PROBE_TIMEOUT_SECONDS, context=self._admin_context
+            self.address, self.port, timeout=PROBE_TIMEOUT_SECONDS, context=self._admin_context
         )
         try:
             connection.request("GET", path)
@@ -197,13 +224,16 @@ class ControlPlane(Cluster):
             connection.close()
 
     def _part(self, name: str, command: list[str], is_ready: Callable[[], bool]) -> Part:
-        return Part(command, self.folder, self.logs / f"{name}.log", is_ready, self._outlives_us)
+        log = self.logs / f"{name}.log"
+        return Part([*self._enter, *command], self.folder, log, is_ready, self._outlives_us)
 
     def _write_credentials(self) -> None:
         keys = self.folder / "keys"
         keys.mkdir()
         self._authority.cert_pem.write_to_path(str(keys / "authority.pem"))
-        server = self._authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc")
+        server = self._authority.issue_cert(
+            self.address, FIRST_SERVICE_ADDRESS, "localhost", "kubernetes.default.svc"
+        )
         server.private_key_and_cert_chain_pem.write_to_path(str(keys / "server.pem"))
         # Any key pair will do to sign the tokens of service accounts.
         signer = self._authority.issue_cert("unused.invalid")
@@ -214,6 +244,8 @@ class ControlPlane(Cluster):
         )
         self._admin_context = ssl.create_default_context(cafile=keys / "authority.pem")
         admin.configure_cert(self._admin_context)
+        # With this the API server signs in at kubelets, for logs and exec.
+        admin.private_key_and_cert_chain_pem.write_to_path(str(keys / "admin.pem"))
 
     def _etcd_is_ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -246,7 +278,7 @@ def encode(content: bytes) -> str:
 
 def etcd_command(programs: Programs) -> list[str]:
     return [
-        str(programs.etcd),
+        str(programs.path("etcd")),
         "--data-dir=etcd",
         f"--listen-client-urls=unix://{ETCD_SOCKET}",
         f"--advertise-client-urls=unix://{ETCD_SOCKET}",
@@ -261,11 +293,7 @@ def api_server_command(programs: Programs, port: int) -> list[str]:
     return [
         str(programs.path("kube-apiserver")),
         f"--etcd-servers=unix://{ETCD_SOCKET}",
-        "--bind-address=127.0.0.1",
         f"--secure-port={port}",
-        "--permit-port-sharing",  # with the socket that holds the port
-        f"--advertise-address={ADVERTISED_ADDRESS}",
-        "--endpoint-reconciler-type=none",
         "--tls-cert-file=keys/server.pem",
         "--tls-private-key-file=keys/server.pem",
         "--client-ca-file=keys/authority.pem",
@@ -279,11 +307,36 @@ def api_server_command(programs: Programs, port: int) -> list[str]:
     ]
 
 
+def serving_tests_alone() -> list[str]:
+    return [
+        "--bind-address=127.0.0.1",
+        "--permit-port-sharing",  # with the socket that holds the port
+        f"--advertise-address={ADVERTISED_ADDRESS}",
+        "--endpoint-reconciler-type=none",
+    ]
+
+
+def serving_nodes(address: str) -> list[str]:
+    return [
+        f"--advertise-address={address}",
+        "--enable-admission-plugins=NodeRestriction",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--kubelet-client-certificate=keys/admin.pem",
+        "--kubelet-client-key=keys/admin.pem",
+        # Pods of a lost node are given up after seconds; the default, five minutes, would only be waited for.
+        "--default-not-ready-toleration-seconds=10",
+        "--default-unreachable-toleration-seconds=10",
+    ]
+
+
+# A node that says nothing for this long counts as lost: 50 s by default, see above.
+FOR_QUICK_NODES = ("--node-monitor-period=1s", "--node-monitor-grace-period=12s")
+
+
 def controller_manager_command(programs: Programs) -> list[str]:
     return [
         str(programs.path("kube-controller-manager")),
         "--kubeconfig=admin.kubeconfig",
-        f"--controllers={','.join(CONTROLLERS)}",
         "--service-account-private-key-file=keys/signer.pem",
         "--root-ca-file=keys/authority.pem",
         "--leader-elect=false",

@@ -1,14 +1,14 @@
-"""The Kubernetes programs that the tests run: built once from Go modules, kept outside the clone.
+"""The programs that the clusters of the tests run: built once from Go modules, kept outside the clone.
 
-`tests/e2e/cluster/kube` names the version and is all that the build reads; its digest is part of the
-folder's name, so that a change there makes a new build and an old clone still finds its own. etcd comes from
-the system. `make cluster-build` runs this file; `control_plane` asks it where the programs are.
+Each folder with a go.mod beside this file is one module, and all that its build reads; its digest is part of the
+name of what is built, so that a change there makes a new build and an old clone still finds its own. etcd and what
+a node needs come from the system. `make cluster-build` runs this file; who starts a cluster asks it where the
+programs are.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import os
 import re
@@ -16,63 +16,115 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packages import MissingPackages, find, install
+from progress import CommandFailed, alone, run_with_progress, say
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
 CACHE_VARIABLE = "RRQ_CLUSTER_CACHE"
 KUBECONFIG_VARIABLE = "RRQ_E2E_KUBECONFIG"  # a cluster that tests use instead
-MODULE = Path(__file__).parent / "kube"
-PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
-ETCD_PACKAGE = "etcd-server"
-
-PROGRESS_INTERVAL_SECONDS = 15.0
+HERE = Path(__file__).parent
+ETCD = {"etcd": "etcd-server"}
+# What a node is made of, beside the kubelet: the container runtime, and the network of pods and Services.
+NODE_PACKAGES = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "ptp": "containernetworking-plugins",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+}
 
 
 class CannotHostKubernetes(Exception):
     """This machine lacks something; the message is one line that says what, and what to do."""
 
 
-class BuildFailed(Exception):
-    """Everything was there and a command failed all the same; the message has the end of what it said."""
+@dataclass(frozen=True)
+class GoModule:
+    """One build: what it is called, what it makes, and which requirement gives it its version."""
+
+    name: str
+    programs: tuple[str, ...]  # one file under several names, when there are several
+    requirement: str | None = None
+    package: str = "."
+    stamps: tuple[str, ...] = ()  # packages that want to be told the version, or else say v0.0.0
+
+    @property
+    def source(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def version(self) -> str:
+        """As in v1.34.4, read from where it is pinned."""
+        if self.requirement is None:
+            return "v0"
+        pinned = re.escape(self.requirement)
+        found = re.search(rf"^(?:require)?\s*{pinned} (v\S+)", (self.source / "go.mod").read_text(), re.MULTILINE)
+        assert found is not None, f"{self.source}/go.mod requires no {self.requirement}"
+        return found[1]
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for file in sorted(self.source.iterdir()):
+            content = file.read_bytes()
+            digest.update(f"{file.name} {len(content)}\n".encode() + content)
+        return digest.hexdigest()[:12]
+
+    def folder(self, environment: Mapping[str, str] = os.environ) -> Path:
+        return cache_folder(environment) / f"{self.name}-{self.version}-{self.digest()}"
+
+
+KUBERNETES = GoModule(
+    "kube",
+    ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"),
+    requirement="k8s.io/kubernetes",
+    stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+)
+HELM = GoModule("helm", ("helm",), "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm")
+COREDNS = GoModule("coredns", ("coredns",), "github.com/coredns/coredns")
+PAUSE = GoModule("pause", ("pause",))
+MODULES = (KUBERNETES, HELM, COREDNS, PAUSE)
 
 
 @dataclass(frozen=True)
 class Programs:
     """Where the programs are."""
 
-    kubernetes: Path  # a folder with one link per name in PROGRAMS
-    etcd: Path
+    folders: Mapping[str, Path]  # by program
 
     def path(self, name: str) -> Path:
-        return self.kubernetes / name
+        return self.folders[name] / name
 
 
 def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
     """Return the programs if they are built and installed; raise `CannotHostKubernetes` if not."""
-    folder = build_folder(environment)
-    if not folder.is_dir():
-        refuse_without_go()
-        raise CannotHostKubernetes(f"Kubernetes is not built in {folder}: run `make cluster-build` first.")
-    etcd = shutil.which("etcd")
+    folders = {}
+    for module in MODULES:
+        folder = module.folder(environment)
+        if not folder.is_dir():
+            refuse_without_go()
+            raise CannotHostKubernetes(f"{module.name} is not built in {folder}: run `make cluster-build` first.")
+        folders |= dict.fromkeys(module.programs, folder)
+    etcd = find("etcd")
     if etcd is None:
-        raise CannotHostKubernetes(f"etcd is missing: run `make cluster-build` as root, or {install_hint()}.")
-    return Programs(folder, Path(etcd))
+        raise CannotHostKubernetes(
+            f"etcd is missing: run `make cluster-build` as root, or apt install {ETCD['etcd']}."
+        )
+    return Programs({**folders, "etcd": etcd.parent})
 
 
 def given_kubeconfig(environment: Mapping[str, str] = os.environ) -> Path | None:
     """The file of a cluster that the tests are to use instead of starting one."""
     named = environment.get(KUBECONFIG_VARIABLE)
     return Path(named).resolve() if named else None
-
-
-def install_hint() -> str:
-    return f"apt install {ETCD_PACKAGE}"
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -83,36 +135,20 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(caches).resolve() / "rrq"
 
 
-def build_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    return cache_folder(environment) / f"kubernetes-{kubernetes_version()}-{module_digest()}"
-
-
-def kubernetes_version() -> str:
-    """The version as in v1.34.4, read from where it is pinned."""
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert found is not None, f"{MODULE}/go.mod requires no k8s.io/kubernetes"
-    return found[1]
-
-
-def module_digest() -> str:
-    digest = hashlib.sha256()
-    for file in sorted(MODULE.iterdir()):
-        content = file.read_bytes()
-        digest.update(f"{file.name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()[:12]
-
-
 def build() -> Programs:
     """Make sure that the programs are there: seconds when they are, minutes the first time."""
-    folder = build_folder()
-    if not folder.is_dir():
+    unbuilt = [module for module in MODULES if not module.folder().is_dir()]
+    if unbuilt:
         refuse_without_go()  # before etcd: nothing is installed on a machine that cannot build
-    install_etcd()
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with alone(folder.parent / "build.lock"):
-            if not folder.is_dir():  # the one that held the lock before us may have made it
-                compile_into(folder)
+    try:
+        install(ETCD)
+    except MissingPackages as missing:
+        raise CannotHostKubernetes(str(missing)) from missing
+    if unbuilt:
+        with alone(cache_folder() / "build.lock"):
+            for module in unbuilt:
+                if not module.folder().is_dir():  # the one that held the lock before us may have made it
+                    compile_module(module)
     return find_programs()
 
 
@@ -121,8 +157,10 @@ def refuse_without_go() -> None:
         raise CannotHostKubernetes(
             "Go is missing: install Go 1.24 or newer (https://go.dev/dl) to build Kubernetes."
         )
-    # In the folder of the module, where an older Go fetches the version that go.mod asks for, if it can.
-    answer = subprocess.run(["go", "version"], cwd=MODULE, check=False, capture_output=True, text=True)
+    # In the folder of a module, where an older Go fetches the version that go.mod asks for, if it can.
+    answer = subprocess.run(
+        ["go", "version"], cwd=KUBERNETES.source, check=False, capture_output=True, text=True
+    )
     if answer.returncode != 0:
         reason = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise CannotHostKubernetes(
@@ -130,119 +168,33 @@ def refuse_without_go() -> None:
         )
 
 
-def install_etcd() -> None:
-    if shutil.which("etcd") is not None:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotHostKubernetes(
-            f"etcd is missing, and only root on Debian can install it here: {install_hint()}."
-        )
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "--no-install-recommends", ETCD_PACKAGE]
-    with service_starts_refused():
-        try:
-            run_with_progress("apt-get update", ["apt-get", "update"], environment=environment)
-            run_with_progress(f"install {ETCD_PACKAGE}", install, environment=environment)
-        except BuildFailed as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise CannotHostKubernetes(f"etcd is missing and could not be installed: {reason}") from error
-
-
-@contextmanager
-def service_starts_refused() -> Iterator[None]:
-    """Keep Debian from starting what it installs: the tests run their own etcd, and need no other."""
-    policy = Path("/usr/sbin/policy-rc.d")
-    if policy.exists():
-        yield
-        return
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
-    try:
-        yield
-    finally:
-        policy.unlink()
-
-
-@contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold the lock; the system drops it if this process dies."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another build is under way; waiting for it ({lock})")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def compile_into(folder: Path) -> None:
-    version = kubernetes_version()
-    say(f"building Kubernetes {version} from Go modules: about 10 minutes the first time, once per machine")
-    major, minor = version.removeprefix("v").split(".")[:2]
-    # What `kubectl version` and the API server answer; without it they call themselves v0.0.0.
-    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    flags = [f"-X {package}.{name}={value}" for package in packages for name, value in stamps.items()]
+def compile_module(module: GoModule) -> None:
+    """Build one module into its folder, under the name of its first program with links for the others."""
+    version, folder = module.version, module.folder()
+    if module is KUBERNETES:
+        say(f"building Kubernetes {version} from Go modules: about 10 minutes the first time, once per machine")
+    major, minor = (version.removeprefix("v").split(".") + ["0"])[:2]
+    stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    flags = [f"-X {package}.{name}={value}" for package in module.stamps for name, value in stamped.items()]
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+    first, *others = module.programs
+    command = ["go", "build", "-trimpath", "-ldflags", " ".join(["-s -w", *flags])]
     try:
         run_with_progress(
-            f"compile Kubernetes {version}",
-            [
-                "go",
-                "build",
-                "-trimpath",
-                "-ldflags",
-                " ".join(["-s -w", *flags]),
-                "-o",
-                f"{unfinished}/kube",
-                ".",
-            ],
-            folder=MODULE,
+            f"compile {module.name} {version}",
+            [*command, "-o", f"{unfinished}/{first}", module.package],
+            folder=module.source,
         )
-        for name in PROGRAMS:
-            (unfinished / name).symlink_to("kube")
+        for name in others:
+            (unfinished / name).symlink_to(first)
         unfinished.chmod(0o755)
         unfinished.rename(folder)  # in one step, so that an interrupted build leaves no half a folder
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def run_with_progress(
-    task: str,
-    command: Sequence[str],
-    *,
-    folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> None:
-    """Run a command that may take minutes, and say every so often that it still does."""
-    started_at = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        with subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        ) as process:
-            try:
-                while True:
-                    try:
-                        process.wait(PROGRESS_INTERVAL_SECONDS)
-                        break
-                    except subprocess.TimeoutExpired:
-                        say(f"{task}: {time.monotonic() - started_at:.0f} s")
-            except BaseException:
-                process.kill()  # an interrupted build does not go on in the background
-                raise
-        if process.returncode != 0:
-            output.seek(0)
-            last_words = output.read().decode(errors="replace")[-3000:]
-            raise BuildFailed(f"{' '.join(command)} ended with {process.returncode}:\n{last_words}")
-    say(f"{task}: done in {time.monotonic() - started_at:.0f} s")
-
-
-def say(text: str) -> None:
-    print(f"cluster: {text}", flush=True)  # noqa: T201  speaks to the person who runs make
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Build the Kubernetes programs that the tests run.")
+    parser = argparse.ArgumentParser(description="Build the programs that the clusters of the tests run.")
     parser.add_argument(
         "--if-possible",
         action="store_true",
@@ -254,10 +206,10 @@ def main() -> int:
     except CannotHostKubernetes as missing:
         say(f"no Kubernetes here, tests that need it are skipped. {missing}")
         return 0 if arguments.if_possible else 1
-    except BuildFailed as error:
+    except CommandFailed as error:
         say(str(error))
         return 1
-    say(f"Kubernetes {kubernetes_version()} is in {programs.kubernetes}")
+    say(f"Kubernetes {KUBERNETES.version} is in {programs.folders['kube-apiserver']}")
     return 0
 
 

@@ -1,0 +1,73 @@
+"""Which cluster the end-to-end stories run on: the one that is given, else kind, else one built from source.
+
+RRQ_E2E_KUBECONFIG names one that is there; its nodes must know the images, or RRQ_E2E_IMAGE_PREFIX says where they
+pull them from. kind is taken where a Docker engine answers and a node image is to be had. The one from source needs
+root, Go and Debian's packages. A machine with none of these is told in one line what each of them lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from control_plane import Cluster
+from image_bundle import build_bundle
+from kubernetes_build import (
+    KUBECONFIG_VARIABLE,
+    NODE_PACKAGES,
+    CannotHostKubernetes,
+    Programs,
+    build,
+    find_programs,
+    given_kubeconfig,
+)
+from packages import MissingPackages, install
+from real_cluster import RealCluster, refuse_where_none_can_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IMAGE_PREFIX_VARIABLE = "RRQ_E2E_IMAGE_PREFIX"
+
+
+@contextmanager
+def open_cluster(folder: Path) -> Iterator[Cluster]:
+    """Give a cluster for the length of the block, or raise `CannotHostKubernetes`."""
+    given = given_kubeconfig()
+    if given is not None:
+        yield Cluster(given, find_kubectl())
+        return
+    programs, images = build_all()
+    with RealCluster(programs, folder, images=[images]) as cluster:
+        yield cluster
+
+
+def build_all() -> tuple[Programs, Path]:
+    """Make sure that programs, packages and images are there: seconds when they are, minutes the first time."""
+    programs = build()
+    try:
+        install(NODE_PACKAGES)
+    except MissingPackages as missing:
+        raise CannotHostKubernetes(str(missing)) from missing
+    refuse_where_none_can_run()
+    return programs, build_bundle().archive
+
+
+def find_kubectl() -> Path:
+    try:
+        return find_programs().path("kubectl")
+    except CannotHostKubernetes as missing:
+        installed = shutil.which("kubectl")
+        if installed is None:
+            raise CannotHostKubernetes(
+                f"no kubectl here for the cluster that {KUBECONFIG_VARIABLE} names. {missing}"
+            ) from missing
+        return Path(installed)
+
+
+def name_image(name: str) -> str:
+    """The name under which the cluster finds an image of ours, as in rrq-worker:test."""
+    return os.environ.get(IMAGE_PREFIX_VARIABLE, "") + name

@@ -1,0 +1,209 @@
+"""A real node: containerd, kubelet and kube-proxy on a machine of its own.
+
+Where the programs insist on paths (/run, /var/log/pods, …), the machine has a file system of its own there, so that
+the computer underneath keeps nothing. Only control groups are shared with it: `remove_groups` takes them away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster_part import Part
+from machine import Machine
+
+if TYPE_CHECKING:
+    from control_plane import ControlPlane
+    from kubernetes_build import Programs
+
+RUNTIME_SOCKET = "/run/containerd/containerd.sock"
+PAUSE_IMAGE = "localhost/pause:1"
+GROUPS = Path("/sys/fs/cgroup")
+# Paths that containerd, kubelet and the network plugins write to wherever they are told to work.
+OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet")
+NETWORK_PLUGINS = "/usr/lib/cni"
+
+
+@dataclass(frozen=True)
+class NodeAddress:
+    """Where a node is in the network of its cluster."""
+
+    name: str
+    address: str  # of the node
+    gateway: str  # the machine of the control plane, which knows the way to all pods
+    pods: str  # as in 10.200.1.0/24
+
+
+class Node:
+    """One node. `kill` is a power failure; `disconnect` of the cluster cuts its cable."""
+
+    def __init__(
+        self,
+        place: NodeAddress,
+        programs: Programs,
+        plane: ControlPlane,
+        machine: Machine,
+        *,
+        outlives_us: bool = False,
+    ) -> None:
+        self.place = place
+        self.machine = machine
+        self.folder = plane.folder / place.name
+        self.group = f"{plane.folder.name}-{place.name}"
+        self._programs = programs
+        self._plane = plane
+        self._outlives_us = outlives_us
+        self.containerd = self._part("containerd", ["containerd", "--config", "containerd.toml"])
+        self.containerd.is_ready = self._runtime_answers
+        kubelet = [str(programs.path("kubelet")), "--config=kubelet.json", "--kubeconfig=kubelet.kubeconfig"]
+        kubelet += [f"--hostname-override={place.name}", f"--node-ip={place.address}", "--root-dir=/var/lib/kubelet"]
+        self.kubelet = self._part("kubelet", kubelet)
+        proxy = [str(programs.path("kube-proxy")), "--kubeconfig=proxy.kubeconfig", "--proxy-mode=iptables"]
+        proxy += [f"--hostname-override={place.name}", "--nodeport-addresses=primary"]
+        # The table of connections belongs to the computer underneath: its limits are not ours to set.
+        proxy += ["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s"]
+        proxy += ["--conntrack-tcp-timeout-close-wait=0s"]
+        self.proxy = self._part("kube-proxy", proxy)
+
+    def start(self, images: list[Path]) -> None:
+        """Start the runtime, give it the images, then join the cluster; the node becomes Ready by itself."""
+        self.folder.mkdir()
+        self._make_file_systems()
+        self._make_groups()
+        self._write_configuration()
+        self.containerd.start()
+        for archive in images:
+            self.load(archive)
+        self.kubelet.launch()
+        self.proxy.launch()
+
+    def load(self, archive: Path) -> None:
+        """Import the images of an archive, as `docker save` writes it."""
+        self.ctr("images", "import", str(archive))
+
+    def ctr(self, *arguments: str) -> str:
+        return self.machine.run("ctr", "--address", RUNTIME_SOCKET, "--namespace", "k8s.io", *arguments)
+
+    def kill(self) -> None:
+        self.machine.kill()
+        remove_groups(self.group)
+
+    def _part(self, name: str, command: list[str]) -> Part:
+        log = self._plane.logs / f"{self.place.name}-{name}.log"
+        return Part([*self.machine.enter(self.folder), *command], self.folder, log, lambda: True, self._outlives_us)
+
+    def _runtime_answers(self) -> bool:
+        try:
+            self.ctr("version")
+        except Exception:  # whatever it is, the log of containerd tells more
+            return False
+        return True
+
+    def _make_file_systems(self) -> None:
+        for path in OWN_FILE_SYSTEMS:
+            if not Path(path).is_dir():
+                Path(path).mkdir()
+            self.machine.run("mount", "-t", "tmpfs", "tmpfs", path)
+        # Mounts that the kubelet makes for pods must be seen by what containerd starts later.
+        self.machine.run("mount", "--make-rshared", "/")
+        self.machine.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+
+    def _make_groups(self) -> None:
+        for tree in group_trees():
+            (tree / self.group).mkdir(exist_ok=True)
+
+    def _write_configuration(self) -> None:
+        place, folder = self.place, self.folder
+        network = {
+            "cniVersion": "0.4.0",
+            "name": "pods",
+            "plugins": [
+                {
+                    "type": "ptp",
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": place.pods}]],
+                        "routes": [{"dst": "0.0.0.0/0"}],
+                    },
+                },
+                {"type": "portmap", "capabilities": {"portMappings": True}},
+            ],
+        }
+        (folder / "cni").mkdir()
+        (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
+        (folder / "containerd.toml").write_text(containerd_configuration(folder))
+        self._plane.make_kubeconfig(f"system:node:{place.name}", group="system:nodes", file=folder / "kubelet.kubeconfig")
+        self._plane.make_kubeconfig("system:kube-proxy", file=folder / "proxy.kubeconfig")
+        (folder / "kubelet.json").write_text(json.dumps(self._kubelet_configuration()))
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self._plane.folder / "keys" / "authority.pem")},
+            },
+            "authorization": {"mode": "Webhook"},
+            "cgroupDriver": "cgroupfs",  # no systemd is needed
+            "cgroupRoot": f"/{self.group}",
+            "clusterDNS": [place_of_names(self.place)],
+            "clusterDomain": "cluster.local",
+            "containerRuntimeEndpoint": f"unix://{RUNTIME_SOCKET}",
+            "failSwapOn": False,
+            "resolvConf": "",  # names outside the cluster are nobody's business here
+            # Pods of a test are many and small.
+            "maxPods": 200,
+            "kubeAPIQPS": 200,
+            "kubeAPIBurst": 400,
+            "serializeImagePulls": False,
+            # A short silence counts as lost, see FOR_QUICK_NODES.
+            "nodeStatusUpdateFrequency": "2s",
+            "nodeLeaseDurationSeconds": 8,
+            # The disk is the computer's: its being full is no matter of the test, nor are its images.
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "localStorageCapacityIsolation": False,
+        }
+
+
+def place_of_names(place: NodeAddress) -> str:
+    """The name service runs beside the control plane."""
+    return place.gateway
+
+
+def containerd_configuration(folder: Path) -> str:
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE, as inside many containers, no sandbox would start.
+    return f"""
+version = 2
+root = "{folder}/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "{RUNTIME_SOCKET}"
+[plugins."io.containerd.grpc.v1.cri"]
+  restrict_oom_score_adj = true
+  sandbox_image = "{PAUSE_IMAGE}"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{NETWORK_PLUGINS}"
+    conf_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+"""
+
+
+def group_trees() -> list[Path]:
+    """The tops of the control groups: one in version 2, one for each controller in version 1."""
+    if (GROUPS / "cgroup.controllers").exists():
+        return [GROUPS]
+    return [tree for tree in GROUPS.iterdir() if (tree / "cgroup.procs").exists() and not tree.is_symlink()]
+
+
+def remove_groups(name: str) -> None:
+    """Remove the control groups below `name`, from the innermost outwards; their processes have ended."""
+    for tree in group_trees():
+        for group, _, _ in os.walk(tree / name, topdown=False):
+            os.rmdir(group)

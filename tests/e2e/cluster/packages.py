@@ -1,0 +1,76 @@
+"""Debian packages that the cluster of the tests is made of: found, or installed where root may."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from progress import CommandFailed, run_with_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Where Debian puts programs that are not for the PATH of everybody.
+SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/lib/cni"))
+STARTS_REFUSED = Path("/usr/sbin/policy-rc.d")
+
+
+class MissingPackages(Exception):
+    """Programs are missing and cannot be installed; the message is one line that says which, and what to do."""
+
+
+def find(program: str) -> Path | None:
+    found = shutil.which(program, path=SEARCHED)
+    return Path(found) if found else None
+
+
+def missing_packages(packages: Mapping[str, str]) -> list[str]:
+    """The packages of those programs that are not there."""
+    return sorted({package for program, package in packages.items() if find(program) is None})
+
+
+def demand(packages: Mapping[str, str]) -> None:
+    """Raise `MissingPackages` unless every program is there."""
+    missing = missing_packages(packages)
+    if missing:
+        raise MissingPackages(f"Programs are missing: apt install {' '.join(missing)}.")
+
+
+def install(packages: Mapping[str, str]) -> None:
+    """Make sure that every program is there; `packages` names for each the Debian package that has it."""
+    missing = missing_packages(packages)
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise MissingPackages(
+            f"Programs are missing, and only root on Debian can install them here: apt install {' '.join(missing)}."
+        )
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    with service_starts_refused():
+        try:
+            run_with_progress("apt-get update", ["apt-get", "update"], environment=environment)
+            run_with_progress(f"install {' '.join(missing)}", command, environment=environment)
+        except CommandFailed as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise MissingPackages(
+                f"Programs are missing and could not be installed (apt install {' '.join(missing)}): {reason}"
+            ) from error
+    demand(packages)
+
+
+@contextmanager
+def service_starts_refused() -> Iterator[None]:
+    """Keep Debian from starting what it installs: the tests run their own, and need no other."""
+    if STARTS_REFUSED.exists():
+        yield
+        return
+    STARTS_REFUSED.write_text("#!/bin/sh\nexit 101\n")
+    STARTS_REFUSED.chmod(0o755)
+    try:
+        yield
+    finally:
+        STARTS_REFUSED.unlink()

@@ -1,0 +1,204 @@
+"""A real Kubernetes of several nodes on one computer, made of namespaces: a control plane, nodes, a name service.
+
+The control plane's machine is the switch between the nodes and the way in from here: one pair of interfaces, through
+which API server and pods are reached under 10.x addresses of their own. Everything ends with that machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cluster_part import Part
+from control_plane import Cluster, ControlPlane
+from kubernetes_build import NODE_PACKAGES, CannotHostKubernetes
+from machine import Machine, MachineFailed, run
+from node import PAUSE_IMAGE, Node, NodeAddress, group_trees, remove_groups
+from packages import MissingPackages, demand
+from pause_image import write_pause_image
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from kubernetes_build import Programs
+
+# Each cluster takes one of these second numbers of 10.x.0.0/16, so that several may run side by side.
+NETWORKS = range(200, 232)
+BRIDGE = "nodes"
+NODES_READY_TIMEOUT_SECONDS = 60.0
+
+
+def refuse_where_none_can_run() -> None:
+    """Raise `CannotHostKubernetes` where nodes cannot be made."""
+    if os.geteuid() != 0:
+        raise CannotHostKubernetes("Nodes need namespaces and mounts: run as root.")
+    try:
+        demand(NODE_PACKAGES)
+    except MissingPackages as missing:
+        raise CannotHostKubernetes(str(missing)) from missing
+    if not group_trees():
+        raise CannotHostKubernetes("Nodes need control groups, and none are mounted in /sys/fs/cgroup.")
+
+
+class RealCluster(Cluster):
+    """A cluster for the length of a `with` block, with all it keeps in `folder`."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        folder: Path,
+        *,
+        images: Sequence[Path] = (),
+        node_count: int = 2,
+        outlives_us: bool = False,
+    ) -> None:
+        self.machine = Machine("control", folder, outlives_us=outlives_us)
+        self.network = join_network(self.machine)
+        self.plane = ControlPlane(
+            programs, folder, machine=self.machine, address=f"10.{self.network}.0.1", outlives_us=outlives_us
+        )
+        super().__init__(self.plane.kubeconfig, self.plane.kubectl_program)
+        self.logs = self.plane.logs
+        self.started_in_seconds = 0.0
+        coredns = [*self.machine.enter(folder), str(programs.path("coredns")), "-conf", "Corefile"]
+        self.names = Part(coredns, folder, self.logs / "coredns.log", lambda: True, outlives_us)
+        self.nodes: list[Node] = []
+        self._programs = programs
+        self._folder = folder
+        self._images = list(images)
+        self._node_count = node_count
+        self._outlives_us = outlives_us
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything, and return when pods can run on every node."""
+        began_at = time.monotonic()
+        try:
+            self.plane.start()
+            (self._folder / "Corefile").write_text(name_service_configuration(self.plane.address))
+            self.names.launch()
+            pause_image = write_pause_image(self._programs.path("pause"), PAUSE_IMAGE, self._folder / "pause.tar")
+            self._images.insert(0, pause_image)
+            for _ in range(self._node_count):
+                self.add_node()
+            self.wait_for_nodes()
+        except BaseException:
+            self.stop()
+            raise
+        self.started_in_seconds = time.monotonic() - began_at
+
+    def stop(self) -> None:
+        """End everything; the logs stay."""
+        self.machine.kill()  # and with it whatever is inside
+        for node in self.nodes:
+            node.kill()
+        self.plane.stop()
+        for node in self.nodes:
+            shutil.rmtree(node.folder)
+
+    def add_node(self) -> Node:
+        """Start one more node; it joins within seconds."""
+        number = len(self.nodes) + 1
+        place = NodeAddress(
+            name=f"node{number}",
+            address=f"10.{self.network}.0.{10 + number}",
+            gateway=self.plane.address,
+            pods=f"10.{self.network}.{number}.0/24",
+        )
+        machine = Machine(place.name, self._folder, inside=self.machine, outlives_us=self._outlives_us)
+        plug_in(self.machine, machine, place)
+        node = Node(place, self._programs, self.plane, machine, outlives_us=self._outlives_us)
+        self.nodes.append(node)
+        node.start(self._images)
+        return node
+
+    def disconnect(self, node: Node) -> None:
+        """Cut the cable: node and pods go on, unheard."""
+        self.machine.run("ip", "link", "set", node.place.name, "down")
+
+    def connect(self, node: Node) -> None:
+        self.machine.run("ip", "link", "set", node.place.name, "up")
+        route_to_pods(self.machine, node.place)  # routes go with the link
+
+    def wait_for_nodes(self) -> None:
+        for node in self.nodes:
+            self.kubectl(
+                "wait", "--for=create", f"node/{node.place.name}", f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s"
+            )
+            self.kubectl(
+                "wait",
+                "--for=condition=Ready",
+                f"node/{node.place.name}",
+                f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s",
+            )
+
+
+def join_network(control: Machine) -> int:
+    """Make the switch, and a cable to it from here; return the number of the network."""
+    control.run("ip", "link", "add", BRIDGE, "type", "bridge")
+    control.run("ip", "link", "set", BRIDGE, "up")
+    control.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for number in NETWORKS:
+        here, there = f"rrq{number}", "outside"
+        cable = ["ip", "link", "add", here, "type", "veth", "peer", "name", there]
+        try:
+            # The other end is made inside: taken away with the machine, it takes this one along.
+            run([*cable, "netns", str(control.first_process_id)])
+        except MachineFailed as error:
+            if "File exists" in str(error):
+                continue  # another cluster's
+            raise
+        control.run("ip", "link", "set", there, "master", BRIDGE, "up")
+        control.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", BRIDGE)
+        run(["ip", "address", "add", f"10.{number}.0.254/24", "dev", here])
+        run(["ip", "link", "set", here, "up"])
+        run(["ip", "route", "add", f"10.{number}.0.0/16", "via", f"10.{number}.0.1"])
+        return number
+    raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by clusters that run: end some.")
+
+
+def plug_in(control: Machine, machine: Machine, place: NodeAddress) -> None:
+    """Lay a cable from a node to the switch; its end there is named after the node."""
+    cable = ["ip", "link", "add", place.name, "type", "veth", "peer", "name", "eth0"]
+    # From here, where the number of the node's first process means something, but in the control plane's network.
+    run(
+        ["nsenter", "--target", str(control.first_process_id), "--net", "--"]
+        + [*cable, "netns", str(machine.first_process_id)]
+    )
+    control.run("ip", "link", "set", place.name, "master", BRIDGE, "up")
+    machine.run("ip", "address", "add", f"{place.address}/24", "dev", "eth0")
+    machine.run("ip", "link", "set", "eth0", "up")
+    machine.run("ip", "route", "add", "default", "via", place.gateway)
+    route_to_pods(control, place)
+
+
+def route_to_pods(control: Machine, place: NodeAddress) -> None:
+    control.run("ip", "route", "replace", place.pods, "via", place.address)
+
+
+def name_service_configuration(address: str) -> str:
+    return f"""
+.:53 {{
+  bind {address}
+  errors
+  cache 2
+  kubernetes cluster.local {{
+    kubeconfig admin.kubeconfig tests
+  }}
+}}
+"""

@@ -1,0 +1,96 @@
+"""A cluster that stays until it is told to go: `make cluster-up` and `make cluster-down`.
+
+There is one per cache folder. Tests use it when RRQ_E2E_KUBECONFIG names its kubeconfig file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cluster_choice import build_all
+from cluster_part import PartFailed
+from kubernetes_build import CannotHostKubernetes, cache_folder
+from machine import MachineFailed
+from node import remove_groups
+from progress import CommandFailed
+from real_cluster import RealCluster
+
+STATE_FILE = "state.json"
+STOP_TIMEOUT_SECONDS = 30.0
+
+
+def up(folder: Path) -> None:
+    """Start it, or say where the one is that runs."""
+    if find_first_process(folder) is None:
+        remove(folder)  # what one left that ended without us
+        programs, images = build_all()
+        folder.mkdir(parents=True)
+        cluster = RealCluster(programs, folder, images=[images], outlives_us=True)
+        cluster.start()
+        groups = [node.group for node in cluster.nodes]
+        state = {"first_process": cluster.machine.first_process_id, "groups": groups}
+        (folder / STATE_FILE).write_text(json.dumps(state))
+        started = f"{len(groups)} nodes, ready in {cluster.started_in_seconds:.1f} s"
+        say(f"# {started}. `make cluster-down` ends it.")
+    say(f"export KUBECONFIG={folder / 'admin.kubeconfig'}")
+
+
+def down(folder: Path) -> None:
+    """End it, if it runs, and remove all it kept."""
+    running = find_first_process(folder)
+    if running is not None:
+        running.kill()
+        running.wait(STOP_TIMEOUT_SECONDS)  # it is gone only after every process of its machine
+    remove(folder)
+    say("the cluster is gone" if running else "no cluster was running")
+
+
+def remove(folder: Path) -> None:
+    for group in read_state(folder).get("groups", []):
+        remove_groups(group)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_first_process(folder: Path) -> psutil.Process | None:
+    """The process that all others end with, if it runs and is ours: an id may have gone to another one since."""
+    state = read_state(folder)
+    try:
+        process = psutil.Process(state["first_process"])
+        return process if Path(process.cwd()) == folder else None
+    except (KeyError, psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    return state
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  speaks to the person who runs make
+
+
+def main() -> int:
+    actions = {"up": up, "down": down}
+    if len(sys.argv) != 2 or sys.argv[1] not in actions:
+        say(f"usage: {Path(sys.argv[0]).name} up|down")
+        return 2
+    try:
+        actions[sys.argv[1]](cache_folder() / "standing")
+    except (CannotHostKubernetes, CommandFailed, MachineFailed, PartFailed) as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""A real cluster with real pods for the stories of this folder, which are all marked `e2e` and `slow`.
+
+`cluster_choice` says which cluster. A machine that has none skips, and says what it lacks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster_choice import name_image, open_cluster
+from control_plane import Cluster
+from diagnosis import OPERATOR_NAMESPACE, describe
+from helm_client import CHART, Helm
+from kubernetes_build import CannotHostKubernetes, find_programs
+from pools import PoolDesk
+from port_forward import PortForward
+from rrq.client import RRQClient
+from rrq.store import Store
+from story import Story
+from story_redis import NAME, PORT, StoryRedis, start_redis
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+RELEASE = "rrq"
+REPORT = pytest.StashKey[pytest.TestReport]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker("e2e")
+            item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[REPORT] = report
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Kubernetes with nodes and all rights in it, shared by the whole run."""
+    try:
+        with open_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+            yield cluster
+    except CannotHostKubernetes as missing:
+        pytest.skip(f"no cluster with nodes here. {missing}")
+
+
+@pytest.fixture(scope="session")
+def helm(cluster: Cluster) -> Helm:
+    return Helm(find_programs().path("helm"), cluster.kubeconfig)
+
+
+@pytest.fixture
+def install(helm: Helm) -> Callable[..., None]:
+    """Installs the chart, or brings what is installed to these values; returns when the operator is ready."""
+
+    def install(**values: object) -> None:
+        image = {"repository": name_image("rrq-operator"), "tag": "test"}
+        arguments = ["upgrade", RELEASE, str(CHART), "--install", "--reset-values", "--wait"]
+        arguments += ["--namespace", OPERATOR_NAMESPACE, "--create-namespace"]
+        helm.run(*arguments, values={"image": image, **values})
+
+    return install
+
+
+@pytest.fixture
+def release(install: Callable[..., None]) -> None:
+    """The operator of the chart, with default values."""
+    install()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A strict namespace of the story's own, deleted afterwards; a failed story is described first."""
+    name = f"story-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield name
+    report = request.node.stash.get(REPORT, None)
+    if report is None or report.failed:
+        sys.stderr.write(describe(cluster, name))
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def desk(cluster: Cluster, namespace: str) -> PoolDesk:
+    """kubectl in the namespace of the story."""
+    return PoolDesk(cluster, namespace)
+
+
+@pytest.fixture
+async def redis(desk: PoolDesk) -> AsyncIterator[StoryRedis]:
+    """A Redis in the namespace of the story."""
+    password = secrets.token_urlsafe(12)
+    start_redis(desk, password)
+    async with PortForward(desk, NAME, PORT) as way:
+        yield StoryRedis(desk, way, password)
+
+
+@pytest.fixture
+async def story(release: None, desk: PoolDesk, redis: StoryRedis) -> AsyncIterator[Story]:
+    """Everything a story needs: the operator runs, Redis answers, jobs can be enqueued."""
+    client = RRQClient(redis.settings)
+    yield Story(desk, redis, client)
+    await client.close()

@@ -1,0 +1,99 @@
+"""One user story on a real cluster: a namespace, a Redis in it, pools of the application `stories`, and a ledger.
+
+What a story does goes through kubectl, Helm and the client of the library, as a user's would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cluster_choice import name_image
+from pools import PoolDesk, build_pool
+from rrq.client import RRQClient
+from story_redis import LEDGER, SECRET, StoryRedis
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from story_ledger import StoryLedger
+
+POOL_LABEL = "rrq.dev/pool"
+# Pods of a test share two cores: they ask for little, and may use what is there.
+SMALL = {"requests": {"cpu": "20m", "memory": "48Mi"}, "limits": {"memory": "256Mi"}}
+
+
+@dataclass
+class Story:
+    desk: PoolDesk
+    redis: StoryRedis
+    client: RRQClient
+    job_ids: list[str] = field(default_factory=list)  # of all jobs that were enqueued and recorded
+
+    def apply_pool(
+        self,
+        name: str = "emails",
+        *,
+        image: str = "rrq-e2e:test",
+        worker: dict[str, Any] | None = None,
+        scaling: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> None:
+        """Apply a pool of small pods with short windows; `worker` and `scaling` change fields of theirs."""
+        spec.setdefault("queues", [name])
+        usual_worker = {
+            "image": name_image(image),
+            "settings": "stories.settings",
+            "concurrency": 4,
+            "processes": 1,
+            "drainSeconds": 10,
+            "resources": SMALL,
+        }
+        usual_scaling = {"maxReplicas": 4, "scaleDown": {"windowSeconds": 2}}
+        if spec.get("type") != "Job":
+            spec["scaling"] = usual_scaling | (scaling or {})
+        else:
+            del usual_worker["processes"]
+        redis = {"urlFrom": {"secretKeyRef": {"name": SECRET, "key": "url"}}}
+        self.desk.apply(build_pool(name, redis=redis, worker=usual_worker | (worker or {}), **spec))
+
+    async def enqueue(
+        self, count: int = 1, *, queue: str = "emails", handler: str = "work", **arguments: Any
+    ) -> list[str]:
+        """Enqueue jobs that write to the ledger, and return their ids."""
+        jobs = [await self.client.enqueue(handler, LEDGER, _queue_name=queue, **arguments) for _ in range(count)]
+        ids = [job.id for job in jobs if job is not None]
+        assert len(ids) == count
+        self.job_ids += ids
+        return ids
+
+    async def read_ledger(self) -> StoryLedger:
+        return await self.redis.read_ledger()
+
+    async def finished(self, job_ids: list[str] | None = None) -> bool:
+        """Whether the handlers of all these jobs came to their end."""
+        done = (await self.read_ledger()).count("finished")
+        return set(job_ids or self.job_ids) <= set(done)
+
+    async def wait_until_finished(self, timeout_seconds: float, job_ids: list[str] | None = None) -> None:
+        await eventually(
+            lambda: self.finished(job_ids), timeout_seconds, "jobs were not finished", interval_seconds=0.3
+        )
+
+    def pods(self, pool: str = "emails") -> list[dict[str, Any]]:
+        """The pods of a pool that are not ended yet, those that are told to go too."""
+        pods = self.desk.read_all("pods", f"--selector={POOL_LABEL}={pool}")
+        return [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+
+    async def wait_for_pods(self, count: int, pool: str = "emails", timeout_seconds: float = 60) -> None:
+        """Wait until exactly so many pods are there, each of them ready."""
+        await eventually(
+            lambda: [is_ready(pod) for pod in self.pods(pool)] == [True] * count if count else not self.pods(pool),
+            timeout_seconds,
+            f"pool {pool} never had {count} pods",
+            interval_seconds=0.3,
+        )
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
