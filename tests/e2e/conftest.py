@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster_choice import name_image, open_cluster
-from control_plane import Cluster
 from diagnosis import OPERATOR_NAMESPACE, describe
 from helm_client import CHART, Helm
 from kubernetes_build import CannotHostKubernetes, find_programs
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
-from rrq.store import Store
 from story import Story
 from story_redis import NAME, PORT, StoryRedis, start_redis
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
+
+    from control_plane import Cluster
 
 RELEASE = "rrq"
 REPORT = pytest.StashKey[pytest.TestReport]()
@@ -41,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call":
         item.stash[REPORT] = report

@@ -53,7 +53,7 @@ def build_all() -> tuple[Programs, Path]:
     except MissingPackages as missing:
         raise CannotHostKubernetes(str(missing)) from missing
     refuse_where_none_can_run()
-    return programs, build_bundle().archive
+    return programs, build_bundle().path
 
 
 def find_kubectl() -> Path:

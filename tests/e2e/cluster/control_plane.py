@@ -129,7 +129,9 @@ class ControlPlane(Cluster):
             [*api_server_command(programs, self.port), *serving],
             self._api_server_is_ready,
         )
-        controllers = FOR_QUICK_NODES if machine else (f"--controllers={','.join(CONTROLLERS_WITHOUT_NODES)}",)
+        controllers = (
+            FOR_QUICK_NODES if machine else (f"--controllers={','.join(CONTROLLERS_WITHOUT_NODES)}",)
+        )
         self.controller_manager = self._part(
             "kube-controller-manager",
             [*controller_manager_command(programs), *controllers],

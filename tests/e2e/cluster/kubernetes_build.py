@@ -67,7 +67,9 @@ class GoModule:
         if self.requirement is None:
             return "v0"
         pinned = re.escape(self.requirement)
-        found = re.search(rf"^(?:require)?\s*{pinned} (v\S+)", (self.source / "go.mod").read_text(), re.MULTILINE)
+        found = re.search(
+            rf"^(?:require)?\s*{pinned} (v\S+)", (self.source / "go.mod").read_text(), re.MULTILINE
+        )
         assert found is not None, f"{self.source}/go.mod requires no {self.requirement}"
         return found[1]
 
@@ -106,12 +108,14 @@ class Programs:
 
 def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
     """Return the programs if they are built and installed; raise `CannotHostKubernetes` if not."""
-    folders = {}
+    folders: dict[str, Path] = {}
     for module in MODULES:
         folder = module.folder(environment)
         if not folder.is_dir():
             refuse_without_go()
-            raise CannotHostKubernetes(f"{module.name} is not built in {folder}: run `make cluster-build` first.")
+            raise CannotHostKubernetes(
+                f"{module.name} is not built in {folder}: run `make cluster-build` first."
+            )
         folders |= dict.fromkeys(module.programs, folder)
     etcd = find("etcd")
     if etcd is None:
@@ -172,8 +176,10 @@ def compile_module(module: GoModule) -> None:
     """Build one module into its folder, under the name of its first program with links for the others."""
     version, folder = module.version, module.folder()
     if module is KUBERNETES:
-        say(f"building Kubernetes {version} from Go modules: about 10 minutes the first time, once per machine")
-    major, minor = (version.removeprefix("v").split(".") + ["0"])[:2]
+        say(
+            f"building Kubernetes {version} from Go modules: about 10 minutes the first time, once per machine"
+        )
+    major, minor = ([*version.removeprefix("v").split("."), "0"])[:2]
     stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     flags = [f"-X {package}.{name}={value}" for package in module.stamps for name, value in stamped.items()]
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))

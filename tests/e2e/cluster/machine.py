@@ -6,6 +6,7 @@ nothing of it can be left behind. A machine may be inside another one, and goes 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -73,10 +74,8 @@ class Machine:
 
     def kill(self) -> None:
         """End everything that runs here, as pulling the plug does."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.first_process_id, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._holder.wait(COMMAND_TIMEOUT_SECONDS)
 
     def _wait_for_first_process(self) -> int:

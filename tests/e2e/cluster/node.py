@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
-from machine import Machine
+from machine import MachineFailed
 
 if TYPE_CHECKING:
     from control_plane import ControlPlane
     from kubernetes_build import Programs
+    from machine import Machine
 
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
 PAUSE_IMAGE = "localhost/pause:1"
@@ -35,6 +36,7 @@ class NodeAddress:
     address: str  # of the node
     gateway: str  # the machine of the control plane, which knows the way to all pods
     pods: str  # as in 10.200.1.0/24
+    group: str  # the control group of all its pods; its name is nobody else's while the cluster runs
 
 
 class Node:
@@ -52,14 +54,17 @@ class Node:
         self.place = place
         self.machine = machine
         self.folder = plane.folder / place.name
-        self.group = f"{plane.folder.name}-{place.name}"
         self._programs = programs
         self._plane = plane
         self._outlives_us = outlives_us
         self.containerd = self._part("containerd", ["containerd", "--config", "containerd.toml"])
         self.containerd.is_ready = self._runtime_answers
         kubelet = [str(programs.path("kubelet")), "--config=kubelet.json", "--kubeconfig=kubelet.kubeconfig"]
-        kubelet += [f"--hostname-override={place.name}", f"--node-ip={place.address}", "--root-dir=/var/lib/kubelet"]
+        kubelet += [
+            f"--hostname-override={place.name}",
+            f"--node-ip={place.address}",
+            "--root-dir=/var/lib/kubelet",
+        ]
         self.kubelet = self._part("kubelet", kubelet)
         proxy = [str(programs.path("kube-proxy")), "--kubeconfig=proxy.kubeconfig", "--proxy-mode=iptables"]
         proxy += [f"--hostname-override={place.name}", "--nodeport-addresses=primary"]
@@ -88,17 +93,22 @@ class Node:
         return self.machine.run("ctr", "--address", RUNTIME_SOCKET, "--namespace", "k8s.io", *arguments)
 
     def kill(self) -> None:
+        """End everything on the node at once."""
         self.machine.kill()
-        remove_groups(self.group)
+        for part in (self.proxy, self.kubelet, self.containerd):
+            part.stop()
+        remove_groups(self.place.group)
 
     def _part(self, name: str, command: list[str]) -> Part:
         log = self._plane.logs / f"{self.place.name}-{name}.log"
-        return Part([*self.machine.enter(self.folder), *command], self.folder, log, lambda: True, self._outlives_us)
+        return Part(
+            [*self.machine.enter(self.folder), *command], self.folder, log, lambda: True, self._outlives_us
+        )
 
     def _runtime_answers(self) -> bool:
         try:
             self.ctr("version")
-        except Exception:  # whatever it is, the log of containerd tells more
+        except MachineFailed:
             return False
         return True
 
@@ -112,8 +122,9 @@ class Node:
         self.machine.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
 
     def _make_groups(self) -> None:
+        remove_groups(self.place.group)  # of a cluster that was killed
         for tree in group_trees():
-            (tree / self.group).mkdir(exist_ok=True)
+            (tree / self.place.group).mkdir()
 
     def _write_configuration(self) -> None:
         place, folder = self.place, self.folder
@@ -135,7 +146,9 @@ class Node:
         (folder / "cni").mkdir()
         (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
         (folder / "containerd.toml").write_text(containerd_configuration(folder))
-        self._plane.make_kubeconfig(f"system:node:{place.name}", group="system:nodes", file=folder / "kubelet.kubeconfig")
+        self._plane.make_kubeconfig(
+            f"system:node:{place.name}", group="system:nodes", file=folder / "kubelet.kubeconfig"
+        )
         self._plane.make_kubeconfig("system:kube-proxy", file=folder / "proxy.kubeconfig")
         (folder / "kubelet.json").write_text(json.dumps(self._kubelet_configuration()))
 
@@ -150,7 +163,7 @@ class Node:
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",  # no systemd is needed
-            "cgroupRoot": f"/{self.group}",
+            "cgroupRoot": f"/{self.place.group}",
             "clusterDNS": [place_of_names(self.place)],
             "clusterDomain": "cluster.local",
             "containerRuntimeEndpoint": f"unix://{RUNTIME_SOCKET}",
@@ -165,7 +178,12 @@ class Node:
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
             # The disk is the computer's: its being full is no matter of the test, nor are its images.
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "0%",
+                "imagefs.available": "0%",
+                "nodefs.inodesFree": "0%",
+            },
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": False,
         }

@@ -6,18 +6,16 @@ which API server and pods are reached under 10.x addresses of their own. Everyth
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
 from control_plane import Cluster, ControlPlane
 from kubernetes_build import NODE_PACKAGES, CannotHostKubernetes
 from machine import Machine, MachineFailed, run
-from node import PAUSE_IMAGE, Node, NodeAddress, group_trees, remove_groups
+from node import PAUSE_IMAGE, Node, NodeAddress, group_trees
 from packages import MissingPackages, demand
 from pause_image import write_pause_image
 
@@ -92,7 +90,9 @@ class RealCluster(Cluster):
             self.plane.start()
             (self._folder / "Corefile").write_text(name_service_configuration(self.plane.address))
             self.names.launch()
-            pause_image = write_pause_image(self._programs.path("pause"), PAUSE_IMAGE, self._folder / "pause.tar")
+            pause_image = write_pause_image(
+                self._programs.path("pause"), PAUSE_IMAGE, self._folder / "pause.tar"
+            )
             self._images.insert(0, pause_image)
             for _ in range(self._node_count):
                 self.add_node()
@@ -107,6 +107,7 @@ class RealCluster(Cluster):
         self.machine.kill()  # and with it whatever is inside
         for node in self.nodes:
             node.kill()
+        self.names.stop()
         self.plane.stop()
         for node in self.nodes:
             shutil.rmtree(node.folder)
@@ -119,6 +120,7 @@ class RealCluster(Cluster):
             address=f"10.{self.network}.0.{10 + number}",
             gateway=self.plane.address,
             pods=f"10.{self.network}.{number}.0/24",
+            group=f"rrq-{self.network}-node{number}",
         )
         machine = Machine(place.name, self._folder, inside=self.machine, outlives_us=self._outlives_us)
         plug_in(self.machine, machine, place)
@@ -138,7 +140,10 @@ class RealCluster(Cluster):
     def wait_for_nodes(self) -> None:
         for node in self.nodes:
             self.kubectl(
-                "wait", "--for=create", f"node/{node.place.name}", f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s"
+                "wait",
+                "--for=create",
+                f"node/{node.place.name}",
+                f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s",
             )
             self.kubectl(
                 "wait",
@@ -176,10 +181,8 @@ def plug_in(control: Machine, machine: Machine, place: NodeAddress) -> None:
     """Lay a cable from a node to the switch; its end there is named after the node."""
     cable = ["ip", "link", "add", place.name, "type", "veth", "peer", "name", "eth0"]
     # From here, where the number of the node's first process means something, but in the control plane's network.
-    run(
-        ["nsenter", "--target", str(control.first_process_id), "--net", "--"]
-        + [*cable, "netns", str(machine.first_process_id)]
-    )
+    in_its_network = ["nsenter", "--target", str(control.first_process_id), "--net", "--"]
+    run([*in_its_network, *cable, "netns", str(machine.first_process_id)])
     control.run("ip", "link", "set", place.name, "master", BRIDGE, "up")
     machine.run("ip", "address", "add", f"{place.address}/24", "dev", "eth0")
     machine.run("ip", "link", "set", "eth0", "up")

@@ -33,7 +33,7 @@ def up(folder: Path) -> None:
         folder.mkdir(parents=True)
         cluster = RealCluster(programs, folder, images=[images], outlives_us=True)
         cluster.start()
-        groups = [node.group for node in cluster.nodes]
+        groups = [node.place.group for node in cluster.nodes]
         state = {"first_process": cluster.machine.first_process_id, "groups": groups}
         (folder / STATE_FILE).write_text(json.dumps(state))
         started = f"{len(groups)} nodes, ready in {cluster.started_in_seconds:.1f} s"

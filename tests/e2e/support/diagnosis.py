@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from control_plane import Cluster
 
 OPERATOR_NAMESPACE = "rrq-system"
-REDIS_STATE = ("dbsize", "info clients", "keys rrq:queue:*", "keys rrq:active:*", "lrange rrq:dlq:default 0 10")
+REDIS_STATE = (
+    "dbsize",
+    "info clients",
+    "keys rrq:queue:*",
+    "keys rrq:active:*",
+    "lrange rrq:dlq:default 0 10",
+)
 
 
 def describe(cluster: Cluster, namespace: str) -> str:
@@ -27,7 +33,16 @@ def describe(cluster: Cluster, namespace: str) -> str:
         (*of_operator, "logs", "--selector=app.kubernetes.io/component=operator", "--tail=200", "--prefix"),
         (*of_story, "logs", "--selector=app.kubernetes.io/name=rrq-worker", "--tail=40", "--prefix"),
     ]
-    redis = (*of_story, "exec", "redis-0", "--", "sh", "-c", 'for c in "$@"; do echo "> $c"; redis-cli $c; done', "-")
+    redis = (
+        *of_story,
+        "exec",
+        "redis-0",
+        "--",
+        "sh",
+        "-c",
+        'for c in "$@"; do echo "> $c"; redis-cli $c; done',
+        "-",
+    )
     views.append((*redis, *REDIS_STATE))
     return "\n".join(f"--- kubectl {' '.join(view)}\n{look(cluster, view)}" for view in views)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_choice import name_image
 from pools import PoolDesk, build_pool
-from rrq.client import RRQClient
+from rrq.client import JobRequest, RRQClient
 from story_redis import LEDGER, SECRET, StoryRedis
 from waiting import eventually
 
@@ -60,9 +60,8 @@ class Story:
         self, count: int = 1, *, queue: str = "emails", handler: str = "work", **arguments: Any
     ) -> list[str]:
         """Enqueue jobs that write to the ledger, and return their ids."""
-        jobs = [await self.client.enqueue(handler, LEDGER, _queue_name=queue, **arguments) for _ in range(count)]
-        ids = [job.id for job in jobs if job is not None]
-        assert len(ids) == count
+        request = JobRequest(handler, [LEDGER], arguments, queue_name=queue)
+        ids = [job.id for job in await self.client.enqueue_many([request] * count)]
         self.job_ids += ids
         return ids
 
@@ -87,7 +86,9 @@ class Story:
     async def wait_for_pods(self, count: int, pool: str = "emails", timeout_seconds: float = 60) -> None:
         """Wait until exactly so many pods are there, each of them ready."""
         await eventually(
-            lambda: [is_ready(pod) for pod in self.pods(pool)] == [True] * count if count else not self.pods(pool),
+            lambda: (
+                [is_ready(pod) for pod in self.pods(pool)] == [True] * count if count else not self.pods(pool)
+            ),
             timeout_seconds,
             f"pool {pool} never had {count} pods",
             interval_seconds=0.3,

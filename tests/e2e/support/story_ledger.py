@@ -61,4 +61,6 @@ class StoryLedger:
 
 def difference(seen: Counter[str], expected: Counter[str]) -> str:
     missing, surplus = expected - seen, seen - expected
-    return f"{missing.total()} missing: {list(missing)[:10]}; {surplus.total()} too many: {list(surplus)[:10]}"
+    return (
+        f"{missing.total()} missing: {list(missing)[:10]}; {surplus.total()} too many: {list(surplus)[:10]}"
+    )

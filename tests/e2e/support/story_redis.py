@@ -49,7 +49,9 @@ class StoryRedis:
 
     def cli(self, *arguments: str) -> str:
         """Run redis-cli inside the pod."""
-        return self.desk.kubectl("exec", NAME + "-0", "--", "redis-cli", "-a", self.password, "--no-auth-warning", *arguments)
+        return self.desk.kubectl(
+            "exec", NAME + "-0", "--", "redis-cli", "-a", self.password, "--no-auth-warning", *arguments
+        )
 
 
 def url_inside(namespace: str, password: str) -> str:

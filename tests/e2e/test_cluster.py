@@ -1,0 +1,124 @@
+"""The cluster that the stories run on: what it can do, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from control_plane import Cluster
+from kubernetes_build import CannotHostKubernetes, find_programs
+from node import GROUPS, PAUSE_IMAGE, remove_groups
+from real_cluster import RealCluster, refuse_where_none_can_run
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from kubernetes_build import Programs
+
+pytestmark = pytest.mark.timeout(180)
+
+CLUSTER_MODULES = Path(__file__).parent / "cluster"
+# Starts a cluster, says so, and then waits to be killed.
+STARTS_AND_WAITS = """
+import sys, time
+from pathlib import Path
+from kubernetes_build import find_programs
+from real_cluster import RealCluster
+with RealCluster(find_programs(), Path(sys.argv[1]), node_count=1) as cluster:
+    print(cluster.network, flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def programs() -> Programs:
+    try:
+        refuse_where_none_can_run()
+        return find_programs()
+    except CannotHostKubernetes as missing:
+        pytest.skip(f"no cluster with nodes here. {missing}")
+
+
+def run_pod(cluster: Cluster, name: str) -> None:
+    pod = ["run", name, f"--image={PAUSE_IMAGE}", "--image-pull-policy=Never", "--restart=Never"]
+    cluster.kubectl(*pod)
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+
+
+def traces(folder: Path, network: int) -> dict[str, list[str]]:
+    """What there is of a cluster on this computer; other clusters may run beside it."""
+    interface, addresses = f"rrq{network}@", f"10.{network}."
+    groups = [str(group) for group in GROUPS.glob("*/*")] + [str(group) for group in GROUPS.glob("*")]
+    seen = {
+        "interfaces": find_lines(interface, output("ip", "-brief", "link")),
+        "routes": find_lines(addresses, output("ip", "route")),
+        "packet filter": find_lines("KUBE-", output("iptables-save")),
+        "mounts": find_lines(str(folder), Path("/proc/self/mountinfo").read_text()),
+        "control groups": find_lines(f"rrq-{network}-", "\n".join(groups)),
+        "processes": find_lines(str(folder), output("ps", "-eww", "-o", "args")),
+    }
+    return {what: lines for what, lines in seen.items() if lines}
+
+
+def find_lines(mark: str, text: str) -> list[str]:
+    return [line for line in text.splitlines() if mark in line]
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def test_a_cluster_that_ends_leaves_nothing_behind(programs: Programs, tmp_path: Path) -> None:
+    with RealCluster(programs, tmp_path, node_count=1) as cluster:
+        run_pod(cluster, "one")
+        running = traces(tmp_path, cluster.network)
+    assert set(running) == {"interfaces", "routes", "control groups", "processes"}
+    # The kernel takes interfaces away a moment after the last process.
+    await eventually(lambda: traces(tmp_path, cluster.network) == {}, 10, "something of the cluster stayed")
+    assert not list(tmp_path.glob("node*"))
+
+
+async def test_a_killed_test_run_takes_its_cluster_along(programs: Programs, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS_AND_WAITS, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(CLUSTER_MODULES)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as starter:
+        assert starter.stdout is not None
+        network = int(starter.stdout.readline())
+        run_pod(Cluster(tmp_path / "admin.kubeconfig", programs.path("kubectl")), "one")
+        assert "processes" in traces(tmp_path, network)
+        starter.send_signal(signal.SIGKILL)
+    # Empty control groups are all that nobody is left to remove.
+    await eventually(
+        lambda: set(traces(tmp_path, network)) <= {"control groups"}, 20, "something of the cluster stayed"
+    )
+    remove_groups(f"rrq-{network}-node1")
+
+
+async def test_clusters_run_side_by_side_and_lose_nodes_one_by_one(
+    programs: Programs, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        RealCluster(programs, folders[0], node_count=2) as first,
+        RealCluster(programs, folders[1], node_count=1) as second,
+    ):
+        assert first.network != second.network
+        first.nodes[1].kill()
+
+        def lost() -> bool:
+            return "NotReady" in first.kubectl("get", "node", "node2")
+
+        await eventually(lost, 60, "the loss of a node was not noticed", interval_seconds=0.5)
+        run_pod(first, "here")
+        run_pod(second, "there")
+        assert "NotReady" not in second.kubectl("get", "nodes")
