@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docker_engine import LOCKED_DOWN, CommandFailed
+from docker_engine import LOCKED_DOWN
+from progress import CommandFailed
 from rrq.job import JobStatus
 from rrq.version import __version__
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from docker_engine import DockerEngine
     from rrq.client import RRQClient
@@ -29,21 +29,6 @@ ON_ITS_OWN = ("run", "--rm", "--network", "none", *LOCKED_DOWN)
 # What the library and its dependencies may add to the base, in megabytes; 49 when this was written.
 LARGEST_ENVIRONMENT_MB = 60
 LARGEST_IMAGE_MB = 300
-
-
-@pytest.fixture(scope="session")
-def application_image(build: Callable[..., str], worker_image: str) -> str:
-    """The example, on the image under test instead of the one that its first line names."""
-    example = (EXAMPLES / "image" / "Dockerfile").read_text()
-    assert "\nFROM rrq-worker\n" in example
-    return build("rrq-example", example.replace("FROM rrq-worker", f"FROM {worker_image}"), EXAMPLES)
-
-
-@pytest.fixture
-def container_name(engine: DockerEngine) -> Iterator[str]:
-    name = f"rrq-test-{uuid.uuid4().hex[:12]}"
-    yield name
-    engine.run("rm", "--force", name)
 
 
 def ask(engine: DockerEngine, image: str, code: str, *options: str) -> Any:
@@ -165,6 +150,26 @@ async def test_the_example_application_finishes_real_jobs(
     engine.run("run", "--rm", "--network", "host", *LOCKED_DOWN, *environment, application_image, "worker", "run", "--burst")  # fmt: skip
     done = [await client.get_job_status(job.id) for job in jobs]
     assert [job.status for job in done if job is not None] == [JobStatus.COMPLETED] * len(jobs)
+
+
+async def test_jobs_run_where_there_is_no_shell_nor_any_other_program(
+    engine: DockerEngine,
+    application_image: str,
+    without_programs: Callable[[str], str],
+    client: RRQClient,
+    redis_dsn: str,
+) -> None:
+    image = without_programs(application_image)
+    job = await enqueue(client, "send_email", "user@example.org")
+    environment = ("--env", f"RRQ_REDIS_DSN={redis_dsn}")
+    engine.run(
+        "run", "--rm", "--network", "host", *LOCKED_DOWN, *environment, image, "worker", "run", "--burst"
+    )
+    done = await client.get_job_status(job.id)
+    assert done is not None
+    assert done.status is JobStatus.COMPLETED
+    with pytest.raises(CommandFailed, match="/bin/sh"):
+        engine.run(*ON_ITS_OWN, "--entrypoint", "/bin/sh", image, "-c", "true")
 
 
 async def test_a_stopped_container_finishes_what_it_has_in_hand_and_ends_well(

@@ -1,14 +1,20 @@
-"""A Docker engine for tests: the one that answers, else one of our own that is gone with the tests.
+"""A Docker engine for tests: the one that answers, else one of our own that ends with the tests.
 
-Our own needs root and Debian's packages docker.io and debootstrap, and nothing from an image registry: its
-base image is a small Debian made by debootstrap, kept as a tar file between runs. It leaves the network
-of the machine alone (no bridge, no packet filter), so containers either share it or have none.
+Our own needs root and Debian's packages docker.io and debootstrap, which it installs, and nothing from an image
+registry: its base image is a small Debian made by debootstrap. It leaves the network of the machine alone (no
+bridge, no packet filter), so containers either share it or have none.
+
+Its images stay in the cache folder between runs, for one run at a time. Everything it starts lives in a process
+and a mount namespace of its own: when the first process there ends, however that came about, the kernel takes
+the others and the mounts with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,14 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kubernetes_build import cache_folder
+from packages import MissingPackages, install
+from progress import CommandFailed, alone, run_with_progress, say
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 BASE_VARIABLE = "RRQ_IMAGE_BASE"
-CACHE = Path(__file__).parents[2] / ".cache" / "images"
 # Its Python has the minor version of the public base that the Dockerfiles name.
 DEBIAN_SUITE = "bookworm"
 DEBIAN_PACKAGES = "python3,python3-venv,ca-certificates"
+# What a container has no use for; paths in the tree that debootstrap made.
+LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
+# How pip reaches its index on this machine.
+PIP_FILES = (Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt"))
 OWN_BASE = f"rrq-test-base:{DEBIAN_SUITE}"
 PROGRAMS = {
     "docker": "docker.io",
@@ -32,6 +45,7 @@ PROGRAMS = {
     "containerd": "containerd",
     "debootstrap": "debootstrap",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
 }
 # Options of `docker run` for what a strict cluster demands of a container.
 LOCKED_DOWN = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532")
@@ -43,10 +57,6 @@ COMMAND_TIMEOUT_SECONDS = 600.0
 
 class NoDockerEngine(Exception):
     """No engine answers and none can be started here; the message says what is missing."""
-
-
-class CommandFailed(Exception):
-    """A program ended with an error; the message has the end of what it said."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +74,13 @@ class DockerEngine:
             environment |= {"DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
         return run_program(["docker", *arguments], text_in, environment)
 
-    def build(self, context: Path, tag: str, dockerfile: str) -> None:
+    @property
+    def is_ours(self) -> bool:
+        return self.host is not None
+
+    def build(self, context: Path, tag: str, dockerfile: str, *more_options: str) -> None:
         """Build an image from the text of a Dockerfile."""
-        options = ["--tag", tag, "--file", "-"]
+        options = ["--tag", tag, "--file", "-", *more_options]
         if self.host is not None:
             options += ["--network", "host"]  # the only one there is
         if self.base is not None:
@@ -75,17 +89,22 @@ class DockerEngine:
 
 
 @contextmanager
-def docker_engine() -> Iterator[DockerEngine]:
-    """Give an engine for the length of the block, or raise `NoDockerEngine`."""
-    base = os.environ.get(BASE_VARIABLE)
+def docker_engine(environment: Mapping[str, str] = os.environ) -> Iterator[DockerEngine]:
+    """Give an engine for the length of the block, or raise `NoDockerEngine`.
+
+    Where it is our own, other runs wait until the block ends.
+    """
+    base = environment.get(BASE_VARIABLE)
     if answers(None):
         yield DockerEngine(None, base)
         return
-    refuse_where_none_can_start()
-    with own_engine() as host:
+    install_programs()
+    cache = cache_folder(environment)
+    cache.mkdir(parents=True, exist_ok=True)
+    with alone(cache / "docker.lock"), own_engine(cache / "docker") as host:
         if base is None:
             base = OWN_BASE
-            import_base(DockerEngine(host, None), base)
+            make_base(DockerEngine(host, None), base, base_archive(environment))
         yield DockerEngine(host, base)
 
 
@@ -97,39 +116,62 @@ def answers(host: str | None) -> bool:
     return True
 
 
-def refuse_where_none_can_start() -> None:
-    missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+def install_programs() -> None:
+    """Make sure that an engine can be started here; raise `NoDockerEngine` if that needs somebody else."""
+    none_answers = "No Docker engine answers. Start one or name it in DOCKER_HOST;"
     if os.geteuid() != 0:
-        needed = "tests that run as root could start one"
-    elif missing:
-        needed = f"to have the tests start one: apt install {' '.join(missing)}"
-    else:
-        return
-    raise NoDockerEngine(f"No Docker engine answers. Start one or name it in DOCKER_HOST; {needed}.")
+        raise NoDockerEngine(f"{none_answers} root could also have one started here.")
+    try:
+        install(PROGRAMS)
+    except MissingPackages as missing:
+        raise NoDockerEngine(f"{none_answers} none can be started here. {missing}") from missing
 
 
 @contextmanager
-def own_engine() -> Iterator[str]:
-    """Run dockerd with everything it keeps in one folder, and leave neither process nor mount behind."""
+def own_engine(data: Path) -> Iterator[str]:
+    """Run dockerd on a folder that outlives it, and leave neither process nor mount behind."""
+    mark = data.with_name(f"{data.name}.in-use")
+    forget_interrupted_run(data, mark)
     folder = Path(tempfile.mkdtemp(prefix="rrq-docker-", dir="/tmp"))  # short: it holds paths of sockets
+    mark.write_text(str(folder))
     host = f"unix://{folder}/docker.sock"
     command = [
-        # Should this process be killed, the engine still ends.
-        *("setpriv", "--pdeathsig", "TERM"),
+        # Should this process be killed, the next one is, and with it the first one in the namespace.
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"),
         *("dockerd", "--host", host, "--pidfile", f"{folder}/pid"),
-        *("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"),
+        *("--data-root", str(data), "--exec-root", f"{folder}/exec"),
         *("--cgroup-parent", f"/{folder.name}"),
         *("--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false"),
     ]
     log = folder / "log"
     with ExitStack() as afterwards:  # the last one first, and each of them whatever the others meet
-        afterwards.callback(remove_folder, folder)
+        afterwards.callback(shutil.rmtree, folder)
         afterwards.callback(remove_cgroups, folder.name)
         with log.open("wb") as output:
-            daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        afterwards.callback(end, daemon)
+            daemon = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        afterwards.callback(end, daemon, mark)
         wait_for_answer(daemon, host, log)
         yield host
+
+
+def forget_interrupted_run(data: Path, mark: Path) -> None:
+    """Remove what a run left that did not end in order.
+
+    Its images too: whether all that they consist of reached the disk is unknown, and making them again
+    takes a minute.
+    """
+    if not mark.exists():
+        return
+    say("the last Docker engine did not end in order; its images are made again")
+    left = Path(mark.read_text())
+    remove_cgroups(left.name)
+    shutil.rmtree(left, ignore_errors=True)
+    if data.exists():
+        shutil.rmtree(data)
+    mark.unlink()
 
 
 def wait_for_answer(daemon: subprocess.Popen[bytes], host: str, log: Path) -> None:
@@ -143,13 +185,15 @@ def wait_for_answer(daemon: subprocess.Popen[bytes], host: str, log: Path) -> No
         time.sleep(0.1)
 
 
-def end(daemon: subprocess.Popen[bytes]) -> None:
-    """Stop the engine, which stops its containers first."""
-    daemon.terminate()
+def end(daemon: subprocess.Popen[bytes], mark: Path) -> None:
+    """Stop the engine, which stops its containers first; the mark goes if it could write all down."""
+    # To the group: the one that we started waits for dockerd and does not pass signals on.
+    os.killpg(daemon.pid, signal.SIGTERM)
     try:
-        daemon.wait(STOP_TIMEOUT_SECONDS)
+        if daemon.wait(STOP_TIMEOUT_SECONDS) == 0:
+            mark.unlink()
     except subprocess.TimeoutExpired:
-        daemon.kill()
+        os.killpg(daemon.pid, signal.SIGKILL)
         daemon.wait()
 
 
@@ -161,48 +205,60 @@ def remove_cgroups(name: str) -> None:
             os.rmdir(group)
 
 
-def remove_folder(folder: Path) -> None:
-    """Unmount what is mounted inside and remove the rest.
-
-    An error on the way leaves the folder alone: deleting through a mount would delete from the machine.
-    """
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted((path for path in mounts if Path(path).is_relative_to(folder)), reverse=True):
-        run_program(["umount", mount])
-    shutil.rmtree(folder)
+def base_archive(environment: Mapping[str, str] = os.environ) -> Path:
+    return cache_folder(environment) / f"debian-{DEBIAN_SUITE}-{base_digest()}.tar"
 
 
-def import_base(engine: DockerEngine, tag: str) -> None:
-    """Give the engine a Debian with Python, set up to reach the package index as this machine does."""
-    archive = CACHE / f"{DEBIAN_SUITE}.tar"
-    if not archive.exists():
-        make_base(archive)
-    engine.run("import", str(archive), f"{tag}-plain")
+def base_digest() -> str:
+    recipe = " ".join((DEBIAN_SUITE, DEBIAN_PACKAGES, *LEFT_OUT))
+    return hashlib.sha256(recipe.encode()).hexdigest()[:12]
+
+
+def make_base(engine: DockerEngine, tag: str, archive: Path) -> None:
+    """Give the engine a Debian with Python, set up to reach the package indexes as this machine does."""
+    plain = f"{tag}-{base_digest()}"
+    # Only once: imported again, it would be another image, and nothing built on it could be used again.
+    if not engine.run("images", "--quiet", plain).strip():
+        if not archive.exists():
+            make_archive(archive)
+        engine.run("import", str(archive), plain)
     # On top and not in the archive: how a machine reaches its index may change, and is nobody else's business.
     with tempfile.TemporaryDirectory() as context:
-        recipe = [f"FROM {tag}-plain"]
-        for file in (Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt")):
+        recipe = [f"FROM {plain}"]
+        for file in PIP_FILES:
             if file.exists():
                 shutil.copy(file, context)
                 recipe.append(f"COPY {file.name} {file}")
+        (Path(context) / "apt.conf").write_text(read_apt_options())
+        recipe.append("COPY apt.conf /etc/apt/apt.conf.d/99machine")
         engine.build(Path(context), tag, "\n".join(recipe))
 
 
-def make_base(archive: Path) -> None:
-    archive.parent.mkdir(parents=True, exist_ok=True)
+def read_apt_options() -> str:
+    """How apt reaches its index here: not whole files, which also call programs that a container lacks."""
+    if shutil.which("apt-config") is None:
+        return ""
+    wanted = ("Acquire::http", "Acquire::Check-Valid-Until", "Acquire::Retries")
+    options = run_program(["apt-config", "dump", "Acquire"]).splitlines(keepends=True)
+    return "".join(line for line in options if line.startswith(wanted))
+
+
+def make_archive(archive: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="rrq-debian-"))
     tree, unfinished = folder / "tree", archive.with_suffix(f".{os.getpid()}")
-    leave_out = ["usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists"]
+    # In namespaces of its own, so that what debootstrap mounts goes with it.
+    bootstrap = ["unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child", "debootstrap"]
     try:
-        run_program(
-            ["debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN_SUITE, str(tree)]
+        run_with_progress(
+            f"make a Debian {DEBIAN_SUITE} to build images on",
+            [*bootstrap, "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN_SUITE, str(tree)],
         )
-        excluded = [f"--exclude=./{path}/*" for path in leave_out]
+        excluded = [f"--exclude=./{path}/*" for path in LEFT_OUT]
         run_program(["tar", "--numeric-owner", *excluded, "-cf", str(unfinished), "-C", str(tree), "."])
         unfinished.rename(archive)  # in one step, so that an interrupted run leaves no half an archive
     finally:
         unfinished.unlink(missing_ok=True)
-        remove_folder(folder)
+        shutil.rmtree(folder)
 
 
 def run_program(

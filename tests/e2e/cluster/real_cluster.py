@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
@@ -94,8 +95,9 @@ class RealCluster(Cluster):
                 self._programs.path("pause"), PAUSE_IMAGE, self._folder / "pause.tar"
             )
             self._images.insert(0, pause_image)
-            for _ in range(self._node_count):
-                self.add_node()
+            nodes = [self._plug_in_node() for _ in range(self._node_count)]
+            with ThreadPoolExecutor() as together:  # most of it is unpacking images
+                list(together.map(self._start_node, nodes))
             self.wait_for_nodes()
         except BaseException:
             self.stop()
@@ -113,7 +115,13 @@ class RealCluster(Cluster):
             shutil.rmtree(node.folder)
 
     def add_node(self) -> Node:
-        """Start one more node; it joins within seconds."""
+        """Start one more node, and return when pods can run on it."""
+        node = self._plug_in_node()
+        self._start_node(node)
+        self.wait_for_nodes(node)
+        return node
+
+    def _plug_in_node(self) -> Node:
         number = len(self.nodes) + 1
         place = NodeAddress(
             name=f"node{number}",
@@ -126,8 +134,10 @@ class RealCluster(Cluster):
         plug_in(self.machine, machine, place)
         node = Node(place, self._programs, self.plane, machine, outlives_us=self._outlives_us)
         self.nodes.append(node)
-        node.start(self._images)
         return node
+
+    def _start_node(self, node: Node) -> None:
+        node.start(self._images)
 
     def disconnect(self, node: Node) -> None:
         """Cut the cable: node and pods go on, unheard."""
@@ -137,8 +147,9 @@ class RealCluster(Cluster):
         self.machine.run("ip", "link", "set", node.place.name, "up")
         route_to_pods(self.machine, node.place)  # routes go with the link
 
-    def wait_for_nodes(self) -> None:
-        for node in self.nodes:
+    def wait_for_nodes(self, *nodes: Node) -> None:
+        """Wait until these nodes, or all of them, are ready."""
+        for node in nodes or self.nodes:
             self.kubectl(
                 "wait",
                 "--for=create",
