@@ -13,7 +13,7 @@ import pytest
 
 from control_plane import Cluster
 from kubernetes_build import CannotHostKubernetes, find_programs
-from node import GROUPS, PAUSE_IMAGE, remove_groups
+from node import GROUPS, KERNEL_SETTINGS, PAUSE_IMAGE, remove_groups
 from real_cluster import RealCluster, refuse_where_none_can_run
 from waiting import eventually
 
@@ -73,7 +73,12 @@ def output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def kernel_settings() -> dict[str, str]:
+    return {setting: Path("/proc/sys", setting).read_text() for setting in KERNEL_SETTINGS}
+
+
 async def test_a_cluster_that_ends_leaves_nothing_behind(programs: Programs, tmp_path: Path) -> None:
+    settings = kernel_settings()
     with RealCluster(programs, tmp_path, node_count=1) as cluster:
         run_pod(cluster, "one")
         running = traces(tmp_path, cluster.network)
@@ -81,6 +86,7 @@ async def test_a_cluster_that_ends_leaves_nothing_behind(programs: Programs, tmp
     # The kernel takes interfaces away a moment after the last process.
     await eventually(lambda: traces(tmp_path, cluster.network) == {}, 10, "something of the cluster stayed")
     assert not list(tmp_path.glob("node*"))
+    assert kernel_settings() == settings
 
 
 async def test_a_killed_test_run_takes_its_cluster_along(programs: Programs, tmp_path: Path) -> None:

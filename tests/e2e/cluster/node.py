@@ -26,6 +26,15 @@ GROUPS = Path("/sys/fs/cgroup")
 # Paths that containerd, kubelet and the network plugins write to wherever they are told to work.
 OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet")
 NETWORK_PLUGINS = "/usr/lib/cni"
+# What a kubelet wants of the kernel, and would set for the whole computer. It is shown that it is so.
+KERNEL_SETTINGS = {
+    "kernel/keys/root_maxbytes": 25_000_000,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -73,15 +82,16 @@ class Node:
         proxy += ["--conntrack-tcp-timeout-close-wait=0s"]
         self.proxy = self._part("kube-proxy", proxy)
 
-    def start(self, images: list[Path]) -> None:
-        """Start the runtime, give it the images, then join the cluster; the node becomes Ready by itself."""
+    def start_runtime(self) -> None:
+        """Start what runs containers; images can be loaded then."""
         self.folder.mkdir()
         self._make_file_systems()
         self._make_groups()
         self._write_configuration()
         self.containerd.start()
-        for archive in images:
-            self.load(archive)
+
+    def join(self) -> None:
+        """Tell the cluster of this node, which becomes Ready by itself."""
         self.kubelet.launch()
         self.proxy.launch()
 
@@ -117,6 +127,10 @@ class Node:
             if not Path(path).is_dir():
                 Path(path).mkdir()
             self.machine.run("mount", "-t", "tmpfs", "tmpfs", path)
+        for setting, value in KERNEL_SETTINGS.items():
+            shown = self.folder / setting.replace("/", ".")
+            shown.write_text(f"{value}\n")
+            self.machine.run("mount", "--bind", str(shown), f"/proc/sys/{setting}")
         # Mounts that the kubelet makes for pods must be seen by what containerd starts later.
         self.machine.run("mount", "--make-rshared", "/")
         self.machine.run("sysctl", "-qw", "net.ipv4.ip_forward=1")

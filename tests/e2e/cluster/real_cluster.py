@@ -6,10 +6,12 @@ which API server and pods are reached under 10.x addresses of their own. Everyth
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 # Each cluster takes one of these second numbers of 10.x.0.0/16, so that several may run side by side.
 NETWORKS = range(200, 232)
 BRIDGE = "nodes"
-NODES_READY_TIMEOUT_SECONDS = 60.0
 
 
 def refuse_where_none_can_run() -> None:
@@ -95,10 +96,7 @@ class RealCluster(Cluster):
                 self._programs.path("pause"), PAUSE_IMAGE, self._folder / "pause.tar"
             )
             self._images.insert(0, pause_image)
-            nodes = [self._plug_in_node() for _ in range(self._node_count)]
-            with ThreadPoolExecutor() as together:  # most of it is unpacking images
-                list(together.map(self._start_node, nodes))
-            self.wait_for_nodes()
+            self._add_nodes(self._node_count)
         except BaseException:
             self.stop()
             raise
@@ -116,10 +114,22 @@ class RealCluster(Cluster):
 
     def add_node(self) -> Node:
         """Start one more node, and return when pods can run on it."""
-        node = self._plug_in_node()
-        self._start_node(node)
-        self.wait_for_nodes(node)
-        return node
+        return self._add_nodes(1)[0]
+
+    def _add_nodes(self, count: int) -> list[Node]:
+        nodes = [self._plug_in_node() for _ in range(count)]
+        for node in nodes:
+            node.start_runtime()
+        with ThreadPoolExecutor() as together:  # unpacking takes longest
+            list(together.map(self._load_images, nodes))
+        for node in nodes:  # not in those threads: what a thread started ends with it
+            node.join()
+        self.wait_for_nodes(nodes)
+        return nodes
+
+    def _load_images(self, node: Node) -> None:
+        for archive in self._images:
+            node.load(archive)
 
     def _plug_in_node(self) -> Node:
         number = len(self.nodes) + 1
@@ -136,9 +146,6 @@ class RealCluster(Cluster):
         self.nodes.append(node)
         return node
 
-    def _start_node(self, node: Node) -> None:
-        node.start(self._images)
-
     def disconnect(self, node: Node) -> None:
         """Cut the cable: node and pods go on, unheard."""
         self.machine.run("ip", "link", "set", node.place.name, "down")
@@ -147,21 +154,16 @@ class RealCluster(Cluster):
         self.machine.run("ip", "link", "set", node.place.name, "up")
         route_to_pods(self.machine, node.place)  # routes go with the link
 
-    def wait_for_nodes(self, *nodes: Node) -> None:
-        """Wait until these nodes, or all of them, are ready."""
-        for node in nodes or self.nodes:
-            self.kubectl(
-                "wait",
-                "--for=create",
-                f"node/{node.place.name}",
-                f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s",
-            )
-            self.kubectl(
-                "wait",
-                "--for=condition=Ready",
-                f"node/{node.place.name}",
-                f"--timeout={NODES_READY_TIMEOUT_SECONDS:.0f}s",
-            )
+    def wait_for_nodes(self, nodes: Sequence[Node]) -> None:
+        """Wait until these are ready; a kubelet that ends instead says why."""
+        for node in nodes:
+            node.kubelet.is_ready = partial(self._is_ready, node)
+            node.kubelet.wait_until_ready()
+
+    def _is_ready(self, node: Node) -> bool:
+        answer = self.plane.read(f"/api/v1/nodes/{node.place.name}")
+        conditions = json.loads(answer)["status"].get("conditions", []) if answer else []
+        return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 def join_network(control: Machine) -> int:
