@@ -1,0 +1,114 @@
+"""A Docker engine that kind can use, where none answers: with a network, and nothing of it outside a machine of its own.
+
+The engine's bridge, packet filter and containers are inside namespaces that end with the block; one pair of
+interfaces leads to what it publishes. Needs root and Debian's docker.io.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docker_engine import DockerEngine, remove_cgroups, wait_for_answer
+from kubernetes_build import HERE, CannotHostKubernetes
+from machine import Machine, MachineFailed, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Each engine takes one of these second numbers of 10.x.0.0/16; source-built clusters take those below.
+NETWORKS = range(232, 248)
+PROGRAMS = {
+    "docker": "docker.io",
+    "dockerd": "docker.io",
+    "containerd": "containerd",
+    "runc": "runc",
+    "ip": "iproute2",
+}
+SYS_RESOURCE = 1 << 24
+
+
+@dataclass(frozen=True)
+class KindEngine:
+    """An engine for kind; `address` is where its published ports are, if not on this computer's loopback."""
+
+    docker: DockerEngine
+    address: str | None = None
+
+
+def refuse_where_none_can_start() -> None:
+    missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+    if os.geteuid() != 0:
+        raise CannotHostKubernetes("An engine of our own needs namespaces: run as root.")
+    if missing:
+        raise CannotHostKubernetes(f"An engine of our own needs programs: apt install {' '.join(missing)}.")
+
+
+@contextmanager
+def own_kind_engine() -> Iterator[KindEngine]:
+    """Run dockerd in a machine of its own, and leave neither process, mount, interface nor control group behind."""
+    refuse_where_none_can_start()
+    folder = Path(tempfile.mkdtemp(prefix="rrq-kind-", dir="/tmp"))  # short: it holds the path of a socket
+    host, log = f"unix://{folder}/docker.sock", folder / "log"
+    with ExitStack() as afterwards:  # the last one first, and each of them whatever the others meet
+        afterwards.callback(shutil.rmtree, folder)
+        afterwards.callback(remove_cgroups, folder.name)
+        started: list[subprocess.Popen[bytes]] = []
+        afterwards.callback(wait_for_all, started)
+        machine = Machine("docker", folder)
+        afterwards.callback(machine.kill)
+        address = join_network(machine)
+        # Not the machine's, where another engine may have its sockets and locks.
+        machine.run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        command = [
+            *machine.enter(folder),
+            *("dockerd", "--host", host, "--pidfile", "/run/docker.pid"),
+            *("--data-root", f"{folder}/data", "--exec-root", "/run/docker"),
+            *("--cgroup-parent", f"/{folder.name}", *runtime_options()),
+        ]
+        with log.open("wb") as output:
+            daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        started.append(daemon)
+        wait_for_answer(daemon, host, log)
+        yield KindEngine(DockerEngine(host, None), address)
+
+
+def wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.wait()
+
+
+def join_network(machine: Machine) -> str:
+    """Lay a cable to the machine from here and return the address at its other end."""
+    for number in NETWORKS:
+        here, there = f"rrq{number}", "outside"
+        cable = ["ip", "link", "add", here, "type", "veth", "peer", "name", there]
+        try:
+            # The other end is made inside: taken away with the machine, it takes this one along.
+            run([*cable, "netns", str(machine.first_process_id)])
+        except MachineFailed as error:
+            if "File exists" in str(error):
+                continue  # another engine's
+            raise
+        machine.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", there)
+        machine.run("ip", "link", "set", there, "up")
+        run(["ip", "address", "add", f"10.{number}.0.254/24", "dev", here])
+        run(["ip", "link", "set", here, "up"])
+        return f"10.{number}.0.1"
+    raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by engines that run: end some.")
+
+
+def runtime_options() -> tuple[str, ...]:
+    """How dockerd starts containers where even root lacks what kind's nodes, being privileged, ask for."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    bounds = next(line.split()[1] for line in status if line.startswith("CapBnd:"))
+    if int(bounds, 16) & SYS_RESOURCE:
+        return ()
+    program = HERE / "kind" / "without-sys-resource.sh"
+    return ("--add-runtime", f"without-sys-resource={program}", "--default-runtime", "without-sys-resource")
