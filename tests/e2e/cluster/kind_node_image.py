@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docker_engine import CommandFailed, run_program
+from docker_engine import run_program
 from kind_programs import COREDNS, ETCD, KIND, KUBEADM, find_base_files, find_or_compile
 from kubernetes_build import CannotHostKubernetes, GoModule, cache_folder, find_programs, refuse_without_go
-from progress import alone, run_with_progress, say
+from progress import CommandFailed, alone, run_with_progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
