@@ -6,11 +6,12 @@ interfaces leads to what it publishes. Needs root and Debian's docker.io.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,12 @@ PROGRAMS = {
     "dockerd": "docker.io",
     "containerd": "containerd",
     "runc": "runc",
+    "flock": "util-linux",
     "ip": "iproute2",
 }
+PLACE = Path("/tmp")  # short: it holds the path of a socket
+PREFIX = "rrq-kind-"
+MARK = "in-use"
 SYS_RESOURCE = 1 << 24
 
 
@@ -54,9 +59,12 @@ def refuse_where_none_can_start() -> None:
 def own_kind_engine() -> Iterator[KindEngine]:
     """Run dockerd in a machine of its own, and leave neither process, mount, interface nor control group behind."""
     refuse_where_none_can_start()
-    folder = Path(tempfile.mkdtemp(prefix="rrq-kind-", dir="/tmp"))  # short: it holds the path of a socket
+    remove_what_killed_runs_left()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
     host, log = f"unix://{folder}/docker.sock", folder / "log"
     with ExitStack() as afterwards:  # the last one first, and each of them whatever the others meet
+        mark = afterwards.enter_context((folder / MARK).open("w"))
+        fcntl.flock(mark, fcntl.LOCK_SH)
         afterwards.callback(shutil.rmtree, folder)
         afterwards.callback(remove_cgroups, folder.name)
         started: list[subprocess.Popen[bytes]] = []
@@ -68,6 +76,8 @@ def own_kind_engine() -> Iterator[KindEngine]:
         machine.run("mount", "-t", "tmpfs", "tmpfs", "/run")
         command = [
             *machine.enter(folder),
+            # Inherited by all that it starts: the lock goes with the last of them.
+            *("flock", "--shared", "--no-fork", f"{folder}/{MARK}"),
             *("dockerd", "--host", host, "--pidfile", "/run/docker.pid"),
             *("--data-root", f"{folder}/data", "--exec-root", "/run/docker"),
             *("--cgroup-parent", f"/{folder.name}", *runtime_options()),
@@ -77,6 +87,15 @@ def own_kind_engine() -> Iterator[KindEngine]:
         started.append(daemon)
         wait_for_answer(daemon, host, log)
         yield KindEngine(DockerEngine(host, None), address)
+
+
+def remove_what_killed_runs_left() -> None:
+    """The kernel ends an engine whose owner was killed, and drops its lock; folder and control groups stay."""
+    for mark in PLACE.glob(f"{PREFIX}*/{MARK}"):
+        with suppress(BlockingIOError), mark.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_cgroups(mark.parent.name)
+            shutil.rmtree(mark.parent)
 
 
 def wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +14,11 @@ import pytest
 import yaml
 
 from kind_cluster import IMAGE_VARIABLE, KindFailed, build_configuration, kind_cluster, why_not
-from kind_engine import own_kind_engine
+from kind_engine import own_kind_engine, remove_what_killed_runs_left
 from kind_node_image import import_base
 from kind_programs import PUBLISHED_NODE_IMAGE
 from kubernetes_build import CACHE_VARIABLE, CannotHostKubernetes
+from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +95,28 @@ def test_a_cluster_that_does_not_come_up_leaves_no_container(
     with pytest.raises(KindFailed, match="create cluster"), kind_cluster(tmp_path, tmp_path / "none.tar"):
         pass
     assert engine.docker.run("ps", "--all", "--quiet") == ""
+
+
+@pytest.mark.slow
+async def test_what_a_killed_run_left_is_removed_by_a_later_one(empty_engine: KindEngine) -> None:
+    code = "import kind_engine, time\nwith kind_engine.own_kind_engine() as engine:\n"
+    code += "    print(engine.docker.host, flush=True)\n    time.sleep(3600)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as killed:
+        assert killed.stdout is not None
+        folder = Path(killed.stdout.readline().strip().removeprefix("unix://")).parent
+        killed.kill()
+    assert folder.exists()
+
+    def remove() -> bool:  # as every start of an engine does
+        remove_what_killed_runs_left()
+        return not folder.exists()
+
+    await eventually(remove, message=f"{folder} is still there")
 
 
 def test_an_engine_that_publishes_elsewhere_is_told_where() -> None:
