@@ -6,6 +6,7 @@ All of them come from the Go module in `kind/`, each into a folder of its own be
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -78,8 +79,11 @@ def find_or_compile(module: KindModule) -> Path:
 
 
 def find_base_files() -> Path:
-    """Return the files of kind's base image, which are part of its module."""
+    """Return the files of kind's base image, which are part of its module; whoever has kind may lack that."""
     refuse_without_go()
-    asked = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind"]
-    answer = subprocess.run(asked, cwd=KIND.source, check=True, capture_output=True, text=True)
-    return Path(answer.stdout.strip()) / "images" / "base" / "files"
+    fetch = ["go", "mod", "download", "-json", "sigs.k8s.io/kind"]
+    answer = subprocess.run(fetch, cwd=KIND.source, check=False, capture_output=True, text=True)
+    if answer.returncode != 0:
+        reason = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CannotHostKubernetes(f"the files of kind's base image could not be fetched: {reason}")
+    return Path(json.loads(answer.stdout)["Dir"]) / "images" / "base" / "files"

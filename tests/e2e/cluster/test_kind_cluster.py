@@ -16,8 +16,8 @@ import yaml
 from kind_cluster import IMAGE_VARIABLE, KindFailed, build_configuration, kind_cluster, why_not
 from kind_engine import own_kind_engine, remove_what_killed_runs_left
 from kind_node_image import import_base
-from kind_programs import PUBLISHED_NODE_IMAGE
-from kubernetes_build import CACHE_VARIABLE, CannotHostKubernetes
+from kind_programs import KUBEADM, PUBLISHED_NODE_IMAGE
+from kubernetes_build import CACHE_VARIABLE, KUBERNETES, CannotHostKubernetes
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ def test_an_engine_that_publishes_elsewhere_is_told_where() -> None:
     configuration = yaml.safe_load(build_configuration("192.0.2.7"))
     assert configuration["networking"]["apiServerAddress"] == "192.0.2.7"
     assert [node["role"] for node in configuration["nodes"]] == ["control-plane", "worker", "worker"]
+
+
+def test_kubeadm_is_of_the_version_of_the_programs_that_it_sets_up() -> None:
+    assert KUBEADM.version == KUBERNETES.version
 
 
 def test_the_published_node_image_is_the_one_that_the_pinned_kind_is_made_for() -> None:
