@@ -11,6 +11,8 @@ the others and the mounts with it.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from kubernetes_build import cache_folder
 from packages import MissingPackages, install
-from progress import CommandFailed, alone, run_with_progress, say
+from progress import CommandFailed, run_with_progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +49,17 @@ PROGRAMS = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
+# Should this process be killed, the next one is, and with it the first one in the namespaces.
+OWN_NAMESPACES = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"),
+)
 # Options of `docker run` for what a strict cluster demands of a container.
 LOCKED_DOWN = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532")
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 30.0
+CGROUP_TIMEOUT_SECONDS = 5.0
 COMMAND_TIMEOUT_SECONDS = 600.0
 
 
@@ -66,26 +74,33 @@ class DockerEngine:
     host: str | None
     base: str | None  # what images are built on; None leaves it to the Dockerfile
 
-    def run(self, *arguments: str, text_in: str | None = None) -> str:
-        """Call the docker client and return what it printed; warnings go another way."""
-        environment = dict(os.environ)
-        if self.host is not None:
-            # Debian's engine builds without the buildx plug-in, and knows only the older builder then.
-            environment |= {"DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
-        return run_program(["docker", *arguments], text_in, environment)
-
     @property
     def is_ours(self) -> bool:
         return self.host is not None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        if self.host is None:
+            return dict(os.environ)
+        # Debian's engine builds without the buildx plug-in, and knows only the older builder then.
+        return {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
+
+    def run(self, *arguments: str) -> str:
+        """Call the docker client and return what it printed; warnings go another way."""
+        return run_program(["docker", *arguments], self.environment)
+
     def build(self, context: Path, tag: str, dockerfile: str, *more_options: str) -> None:
-        """Build an image from the text of a Dockerfile."""
-        options = ["--tag", tag, "--file", "-", *more_options]
-        if self.host is not None:
+        """Build an image from the text of a Dockerfile; may take minutes, and says so."""
+        options = ["--tag", tag, *more_options]
+        if self.is_ours:
             options += ["--network", "host"]  # the only one there is
         if self.base is not None:
             options += ["--build-arg", f"BASE={self.base}"]
-        self.run("build", *options, str(context), text_in=dockerfile)
+        with tempfile.NamedTemporaryFile("w", prefix="Dockerfile-") as file:
+            file.write(dockerfile)
+            file.flush()
+            command = ["docker", "build", *options, "--file", file.name, str(context)]
+            run_with_progress(f"image {tag}", command, environment=self.environment)
 
 
 @contextmanager
@@ -101,7 +116,7 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> Iterator[Docke
     install_programs()
     cache = cache_folder(environment)
     cache.mkdir(parents=True, exist_ok=True)
-    with alone(cache / "docker.lock"), own_engine(cache / "docker") as host:
+    with own_engine(cache / "docker") as host:
         if base is None:
             base = OWN_BASE
             make_base(DockerEngine(host, None), base, base_archive(environment))
@@ -129,16 +144,32 @@ def install_programs() -> None:
 
 @contextmanager
 def own_engine(data: Path) -> Iterator[str]:
-    """Run dockerd on a folder that outlives it, and leave neither process nor mount behind."""
+    """Run dockerd on a folder that outlives it, one at a time, and leave neither process nor mount behind."""
+    with take_turn(data.with_name(f"{data.name}.lock")) as turn, run_engine(data, turn) as host:
+        yield host
+
+
+@contextmanager
+def take_turn(lock: Path) -> Iterator[int]:
+    """Hold the lock; a process that is given its file descriptor goes on to hold it when this one dies."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"the Docker engine is in use; waiting for it ({lock})")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+@contextmanager
+def run_engine(data: Path, turn: int) -> Iterator[str]:
     mark = data.with_name(f"{data.name}.in-use")
     forget_interrupted_run(data, mark)
     folder = Path(tempfile.mkdtemp(prefix="rrq-docker-", dir="/tmp"))  # short: it holds paths of sockets
     mark.write_text(str(folder))
     host = f"unix://{folder}/docker.sock"
     command = [
-        # Should this process be killed, the next one is, and with it the first one in the namespace.
-        *("setpriv", "--pdeathsig", "KILL"),
-        *("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"),
+        *OWN_NAMESPACES,
         *("dockerd", "--host", host, "--pidfile", f"{folder}/pid"),
         *("--data-root", str(data), "--exec-root", f"{folder}/exec"),
         *("--cgroup-parent", f"/{folder.name}"),
@@ -150,7 +181,12 @@ def own_engine(data: Path) -> Iterator[str]:
         afterwards.callback(remove_cgroups, folder.name)
         with log.open("wb") as output:
             daemon = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[turn],  # the next one waits until the last process here is gone
             )
         afterwards.callback(end, daemon, mark)
         wait_for_answer(daemon, host, log)
@@ -202,7 +238,21 @@ def remove_cgroups(name: str) -> None:
     # Version 2 has one tree, version 1 one for each controller.
     for top in (*trees.glob(name), *trees.glob(f"*/{name}")):
         for group, _, _ in os.walk(top, topdown=False):
+            remove_cgroup(group)
+
+
+def remove_cgroup(group: str) -> None:
+    """Remove it as soon as the kernel lets us: a process that has just ended still counts for a moment."""
+    deadline = time.monotonic() + CGROUP_TIMEOUT_SECONDS
+    while True:
+        try:
             os.rmdir(group)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def base_archive(environment: Mapping[str, str] = os.environ) -> Path:
@@ -244,30 +294,25 @@ def read_apt_options() -> str:
 
 
 def make_archive(archive: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rrq-debian-"))
-    tree, unfinished = folder / "tree", archive.with_suffix(f".{os.getpid()}")
-    # In namespaces of its own, so that what debootstrap mounts goes with it.
-    bootstrap = ["unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child", "debootstrap"]
+    unfinished = archive.with_name("unfinished-debian")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+    unfinished.mkdir()
+    tree, file = unfinished / "tree", unfinished / "tree.tar"
+    bootstrap = ["debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN_SUITE, str(tree)]
     try:
-        run_with_progress(
-            f"make a Debian {DEBIAN_SUITE} to build images on",
-            [*bootstrap, "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN_SUITE, str(tree)],
-        )
+        run_with_progress(f"make a Debian {DEBIAN_SUITE} to build images on", [*OWN_NAMESPACES, *bootstrap])
         excluded = [f"--exclude=./{path}/*" for path in LEFT_OUT]
-        run_program(["tar", "--numeric-owner", *excluded, "-cf", str(unfinished), "-C", str(tree), "."])
-        unfinished.rename(archive)  # in one step, so that an interrupted run leaves no half an archive
+        run_program(["tar", "--numeric-owner", *excluded, "-cf", str(file), "-C", str(tree), "."])
+        file.rename(archive)  # in one step, so that an interrupted run leaves no half an archive
     finally:
-        unfinished.unlink(missing_ok=True)
-        shutil.rmtree(folder)
+        shutil.rmtree(unfinished)
 
 
-def run_program(
-    command: Sequence[str], text_in: str | None = None, environment: dict[str, str] | None = None
-) -> str:
+def run_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
         command,
         check=False,
-        input=text_in or "",
+        stdin=subprocess.DEVNULL,
         env=environment,
         capture_output=True,
         text=True,

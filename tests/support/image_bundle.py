@@ -59,6 +59,8 @@ SOURCES = (
 ARCHIVE, SBOM_SUFFIX = "images.tar", ".cdx.json"
 # Clones on the same machine take turns without building each time; a bundle is about 400 MB.
 KEPT_BUNDLES = 3
+UNFINISHED = "unfinished-images-"
+LONGEST_SAVE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,6 @@ def source_files() -> Iterator[Path]:
 def build_images(engine: DockerEngine) -> None:
     """Bring the engine's images in step with the tree; what did not change is not made again."""
     for recipe in RECIPES:
-        started_at = time.monotonic()
         # Some name the worker as users call it.
         dockerfile = (
             (REPOSITORY / recipe.dockerfile).read_text().replace("FROM rrq-worker\n", f"FROM {WORKER}\n")
@@ -146,7 +147,6 @@ def build_images(engine: DockerEngine) -> None:
             # Under a name, or it would be pruned, and the next build would fetch all packages again.
             engine.build(context, f"{recipe.tag}-build", dockerfile, "--target=build")
         engine.build(context, recipe.tag, dockerfile, *arguments)
-        say(f"image {recipe.tag}: built in {time.monotonic() - started_at:.0f} s")
     if engine.is_ours:  # another's engine is not ours to tidy
         engine.run("container", "prune", "--force")
         engine.run("image", "prune", "--force")
@@ -154,13 +154,17 @@ def build_images(engine: DockerEngine) -> None:
 
 def save_into(folder: Path, engine: DockerEngine) -> None:
     tags = [recipe.tag for recipe in RECIPES]
-    unfinished = Path(tempfile.mkdtemp(prefix="unfinished-images-", dir=folder.parent))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
     try:
         engine.run("save", "--output", str(unfinished / ARCHIVE), *tags)
         for tag in (WORKER, OPERATOR):
             write_sbom(engine, tag, unfinished / f"{tag.partition(':')[0]}{SBOM_SUFFIX}")
         unfinished.chmod(0o755)
         unfinished.rename(folder)  # in one step, so that an interrupted run leaves no half an archive
+    except OSError:
+        if not folder.is_dir():  # else another run on the same engine was faster
+            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -186,9 +190,12 @@ def read_member(files: tarfile.TarFile, name: str) -> IO[bytes]:
 
 def remove_old_bundles(newest: Path) -> None:
     bundles = sorted(newest.parent.glob("images-*/"), key=lambda folder: folder.stat().st_mtime)
-    for folder in bundles[:-KEPT_BUNDLES]:
+    # What a killed run left; younger ones may be another's, who is at it now.
+    too_old = time.time() - LONGEST_SAVE_SECONDS
+    dead = [folder for folder in newest.parent.glob(f"{UNFINISHED}*/") if folder.stat().st_mtime < too_old]
+    for folder in (*bundles[:-KEPT_BUNDLES], *dead):
         if folder != newest:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # two runs may do the same
 
 
 def build_table(sizes: Mapping[str, ImageSize]) -> str:
