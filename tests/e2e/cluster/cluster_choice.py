@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from control_plane import Cluster
+from docker_engine import NoDockerEngine
 from image_bundle import build_bundle
+from kind_cluster import kind_cluster, why_not
 from kubernetes_build import (
     KUBECONFIG_VARIABLE,
     NODE_PACKAGES,
@@ -25,6 +27,7 @@ from kubernetes_build import (
     given_kubeconfig,
 )
 from packages import MissingPackages, install
+from progress import say
 from real_cluster import RealCluster, refuse_where_none_can_run
 
 if TYPE_CHECKING:
@@ -40,9 +43,18 @@ def open_cluster(folder: Path) -> Iterator[Cluster]:
     if given is not None:
         yield Cluster(given, find_kubectl())
         return
-    programs, images = build_all()
-    with RealCluster(programs, folder, images=[images]) as cluster:
-        yield cluster
+    without_kind = why_not()
+    if without_kind is None:
+        with kind_cluster(folder, build_images()) as cluster:
+            yield cluster
+        return
+    say(f"not kind: {without_kind}")
+    try:
+        programs, images = build_all()
+    except CannotHostKubernetes as missing:
+        raise CannotHostKubernetes(f"{without_kind} And none can be made from source: {missing}") from missing
+    with RealCluster(programs, folder, images=[images]) as real:
+        yield real
 
 
 def build_all() -> tuple[Programs, Path]:
@@ -53,7 +65,14 @@ def build_all() -> tuple[Programs, Path]:
     except MissingPackages as missing:
         raise CannotHostKubernetes(str(missing)) from missing
     refuse_where_none_can_run()
-    return programs, build_bundle().path
+    return programs, build_images()
+
+
+def build_images() -> Path:
+    try:
+        return build_bundle().path
+    except NoDockerEngine as missing:
+        raise CannotHostKubernetes(f"The images cannot be built. {missing}") from missing
 
 
 def find_kubectl() -> Path:
