@@ -43,7 +43,7 @@ def test_root_is_told_which_packages_are_missing_where_apt_is_not_at_hand(
 ) -> None:
     missing = ("debootstrap", "apt-get")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda program: None if program in missing else program)
+    monkeypatch.setattr(shutil, "which", lambda program, path=None: None if program in missing else program)
     with pytest.raises(NoDockerEngine, match=r"apt install debootstrap\."), docker_engine():
         pass
 

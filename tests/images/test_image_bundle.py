@@ -68,7 +68,8 @@ def test_an_unchanged_tree_needs_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_machine_that_cannot_build_them_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NoDockerEngine, match="No Docker engine answers"):
         build_bundle({CACHE_VARIABLE: str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
