@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, repeat
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
+from rrq_operator.manifests import MANAGER
 from rrq_operator.spec import GROUP, PLURAL, VERSION
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,8 @@ class PoolWatch:
         await kopf.operator(
             registry=build_registry(self._hand_over),
             standalone=True,
+            # For peering, which is off. Left out, kopf asks for the name of the user, and in an image it has none.
+            identity=cast(Any, MANAGER),
             stop_flag=stop_flag,
             **({"clusterwide": True} if self._namespace is None else {"namespaces": [self._namespace]}),
         )
