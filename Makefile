@@ -39,7 +39,7 @@ static: $(VENV)/.ready verify
 
 .PHONY: crd verify
 CRD        := crds/rrqworkerpools.rrq.dev.yaml
-CRD_COPIES := $(wildcard charts/*/$(CRD))
+CRD_COPIES := $(wildcard charts/*/files/$(CRD))
 crd: $(VENV)/.ready ## Write the custom resource definition anew from the models of the operator
 	@$(BIN)/python -m rrq_operator.crd >$(CRD).new && mv $(CRD).new $(CRD)
 	@for copy in $(CRD_COPIES); do cp $(CRD) "$$copy"; done

@@ -258,7 +258,7 @@ def test_times_of_a_status_have_whole_seconds_of_utc() -> None:
 
 def test_make_verify_says_which_file_to_write_anew(tmp_path: Path) -> None:
     """With a copy in a chart that somebody changed by hand."""
-    copy = tmp_path / "charts" / "rrq" / "crds" / CRD_FILE.name
+    copy = tmp_path / "charts" / "rrq" / "files" / "crds" / CRD_FILE.name
     for file, text in {
         copy: render_crd() + "# changed\n",
         tmp_path / "crds" / CRD_FILE.name: render_crd(),
@@ -277,6 +277,6 @@ def test_make_verify_says_which_file_to_write_anew(tmp_path: Path) -> None:
     )
     assert verify.returncode != 0
     assert (
-        f"make: charts/rrq/crds/{CRD_FILE.name} differs from operator/rrq_operator. Run make crd"
+        f"make: charts/rrq/files/crds/{CRD_FILE.name} differs from operator/rrq_operator. Run make crd"
         in verify.stderr
     )

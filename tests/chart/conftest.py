@@ -1,0 +1,123 @@
+"""Helm for the tests of the chart, and for some of them (marked `cluster` and `slow`) a control plane.
+
+The control plane is always one of their own: they install, upgrade and delete the definition of RRQWorkerPool, which
+would take every pool of somebody's cluster with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from control_plane import ControlPlane
+from helm_client import Helm
+from kubernetes_build import CannotHostKubernetes, find_programs
+from monitoring_kinds import CannotFetchDefinitions, fetch_definitions
+from rrq_operator.crd import CRD_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROFILE = "pod-security.kubernetes.io"
+
+_numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and "plane" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    try:
+        return find_programs().path("helm")
+    except CannotHostKubernetes as missing:
+        installed = shutil.which("helm")
+        if installed is None:
+            pytest.skip(f"no helm here. {missing}")
+        return Path(installed)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_helm_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Helm keeps what it knows of a cluster in the home folder; what is there is nobody else's business."""
+    folder = tmp_path_factory.mktemp("helm")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"):
+            patch.setenv(name, str(folder / name))
+        yield
+
+
+@pytest.fixture(scope="session")
+def offline(helm_program: Path) -> Helm:
+    """Helm without a cluster: enough to render and to lint."""
+    return Helm(helm_program, Path(os.devnull))
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane without a node, for all tests of the chart."""
+    try:
+        programs = find_programs()
+    except CannotHostKubernetes as missing:
+        pytest.skip(f"no Kubernetes here. {missing}")
+    with ControlPlane(programs, tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
+
+
+@pytest.fixture
+def helm(plane: ControlPlane, helm_program: Path) -> Helm:
+    return Helm(helm_program, plane.kubeconfig)
+
+
+@pytest.fixture
+def namespaces(plane: ControlPlane, helm: Helm) -> Iterator[Callable[[], str]]:
+    """Makes namespaces for releases, strict ones; whatever is installed there is gone after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"chart-{next(_numbers)}"
+        plane.kubectl("create", "namespace", name)
+        plane.kubectl(
+            "label", "namespace", name, *(f"{PROFILE}/{mode}=restricted" for mode in ("enforce", "warn"))
+        )
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        for release in helm.run("list", "--namespace", name, "--all", "--short").split():
+            helm.run("uninstall", release, "--namespace", name, "--no-hooks")
+    # What Helm keeps on purpose, so that the next test finds none of it.
+    plane.kubectl("delete", "crd", CRD_NAME, "--ignore-not-found")
+    for name in made:
+        plane.kubectl("delete", "pods", "--all", "--namespace", name, "--grace-period=0", "--force")
+        plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def namespace(namespaces: Callable[[], str]) -> str:
+    return namespaces()
+
+
+@pytest.fixture(scope="session")
+def monitoring_kinds(plane: ControlPlane) -> None:
+    """ServiceMonitor, PodMonitor and PrometheusRule as the Prometheus operator defines them."""
+    try:
+        files = fetch_definitions()
+    except CannotFetchDefinitions as missing:
+        pytest.skip(f"no definitions of the Prometheus operator here. {missing}")
+    for file in files:
+        plane.kubectl("apply", "--server-side", "--filename", str(file))
+        plane.kubectl("wait", "--for=create", "--filename", str(file))
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "--filename", str(file))

@@ -1,0 +1,88 @@
+"""A real API server accepts every object that the chart can render, in a namespace that asks for the strictest pods."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control_plane import KubectlFailed
+from pool_definition import install_pool_definition
+from rendering import KNOWS_POOLS, VALUE_SETS, read_values, render_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from control_plane import ControlPlane
+    from helm_client import Helm
+
+
+@pytest.fixture
+def known_kinds(plane: ControlPlane, monitoring_kinds: None) -> None:
+    install_pool_definition(plane)
+
+
+@pytest.mark.parametrize("file", VALUE_SETS, ids=lambda file: file.stem)
+def test_the_api_server_accepts_everything(
+    plane: ControlPlane, offline: Helm, namespaces: Callable[[], str], known_kinds: None, file: Path
+) -> None:
+    values, namespace = read_values(file), namespaces()
+    if "watchNamespace" in values:
+        values["watchNamespace"] = namespaces()
+    first = render_objects(offline, values=values, namespace=namespace)
+    later = render_objects(offline, KNOWS_POOLS, values=values, namespace=namespace)
+    objects = [*later, *(entry for entry in first if entry not in later)]
+    # Pods are admitted only where their account exists already.
+    accounts = [entry for entry in objects if entry["kind"] == "ServiceAccount"]
+    plane.kubectl("apply", "--filename=-", input=json.dumps(as_list(accounts)))
+    rest = [entry for entry in objects if entry["kind"] != "ServiceAccount"]
+    dry_run(plane, as_list(rest))
+    for template in pod_templates(objects):
+        dry_run(plane, build_pod(template, namespace))
+
+
+def test_a_pod_with_too_many_rights_would_be_refused(
+    plane: ControlPlane, offline: Helm, namespace: str
+) -> None:
+    """Else the test above would prove nothing."""
+    objects = render_objects(offline, values={"serviceAccount": {"create": False}}, namespace=namespace)
+    (template,) = pod_templates([entry for entry in objects if entry["kind"] == "Deployment"])
+    del template["spec"]["securityContext"]["runAsNonRoot"]
+    with pytest.raises(KubectlFailed, match="runAsNonRoot"):
+        dry_run(plane, build_pod(template, namespace))
+    with pytest.raises(KubectlFailed, match="runAsNonRoot"):
+        dry_run(plane, as_list(objects))
+
+
+def dry_run(plane: ControlPlane, manifest: dict[str, Any]) -> None:
+    """Have the API server check it as if it were to be kept; unknown fields and warnings are errors too."""
+    plane.kubectl(
+        *(
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "--warnings-as-errors",
+            "--filename=-",
+        ),
+        input=json.dumps(manifest),
+    )
+
+
+def as_list(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": objects}
+
+
+def pod_templates(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for entry in objects:
+        if entry["kind"] in ("Deployment", "StatefulSet", "Job"):
+            yield entry["spec"]["template"]
+
+
+def build_pod(template: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """Return a pod of the template: only pods are refused, their controllers are merely warned."""
+    spec = {name: value for name, value in template["spec"].items() if name != "serviceAccountName"}
+    metadata = template["metadata"] | {"name": "probe", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

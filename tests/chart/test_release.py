@@ -1,0 +1,318 @@
+"""A release from install to uninstall, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fake_node import FakeNode
+from helm_client import CHART, HelmFailed
+from operator_process import RunningOperator
+from pool_definition import CRD_FILE, install_pool_definition
+from pools import PoolDesk, build_pool
+from rendering import HERE, find, parse_objects, read_values
+from rrq_operator.crd import CRD_NAME
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from control_plane import ControlPlane
+    from helm_client import Helm
+
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def install(helm: Helm, namespace: str, *arguments: str, chart: Path = CHART, **values: Any) -> str:
+    # As `helm upgrade --install` the second time too, which is how most people call it.
+    return helm.run(
+        *("upgrade", "--install", "rrq", str(chart), "--namespace", namespace, "--timeout=60s", *arguments),
+        values=values,
+    )
+
+
+def test_an_install_without_values_brings_operator_definition_and_rights(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    said = install(helm, namespace)
+    desk = PoolDesk(plane, namespace)
+    assert desk.get("deployment", "rrq-operator")["spec"]["replicas"] == 1
+    assert desk.get("clusterrole", "rrq-operator")
+    # What the notes name next, word for word.
+    assert f"helm test rrq --namespace {namespace}" in said
+    manifest = said.partition("<<EOF\n")[2].partition("EOF\n")[0]
+    pool = yaml.safe_load(manifest)
+    assert (pool["kind"], pool["metadata"]["namespace"]) == ("RRQWorkerPool", namespace)
+    desk.kubectl(
+        "apply", "--dry-run=server", "--filename=-", input=manifest.replace("YOUR-SECRET", "rrq-redis")
+    )
+
+
+def test_an_upgrade_brings_the_new_definition_and_an_uninstall_leaves_it_with_all_pools(
+    plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    older = tmp_path / "rrq"
+    shutil.copytree(CHART, older)
+    file = older / "files" / "crds" / CRD_FILE.name
+    file.write_text(file.read_text().replace("    - rrqpool\n", "    - olderpool\n"))
+    desk = PoolDesk(plane, namespace)
+    install(helm, namespace, chart=older)
+    assert read_definition(desk)["spec"]["names"]["shortNames"] == ["olderpool"]
+    desk.apply(build_pool())
+    uid = desk.get("rrqworkerpool", "emails")["metadata"]["uid"]
+
+    install(helm, namespace)
+    assert read_definition(desk)["spec"]["names"]["shortNames"] == ["rrqpool"]
+    assert desk.get("rrqworkerpool", "emails")["metadata"]["uid"] == uid
+
+    helm.run("uninstall", "rrq", "--namespace", namespace)
+    assert not desk.get("deployment", "rrq-operator")
+    assert not desk.get("clusterrole", "rrq-operator")
+    assert desk.get("rrqworkerpool", "emails")["metadata"]["uid"] == uid
+
+    install(helm, namespace)
+    assert desk.get("deployment", "rrq-operator")
+
+
+async def test_pools_of_the_values_come_with_the_first_install_and_are_never_made_anew(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    desk = PoolDesk(plane, namespace)
+
+    def read_pool() -> dict[str, Any]:
+        return desk.get("rrqpool", "emails")
+
+    def set_maximum(replicas: int) -> None:
+        values["pools"]["emails"]["scaling"] = {"maxReplicas": replicas}
+
+    async with FakeNode(plane.kubeconfig) as node:
+        assert await install_with_job(plane, helm, desk, node, values) == (0, "")
+        uid = read_pool()["metadata"]["uid"]
+        assert read_pool()["spec"]["redis"]["urlFrom"]["secretKeyRef"] == {"name": "rrq-redis", "key": "url"}
+        # Helm takes the pool over, and would not change it while doing so.
+        set_maximum(3)
+        assert await install_with_job(plane, helm, desk, node, values) == (0, "")
+    assert read_pool()["spec"]["scaling"]["maxReplicas"] == 3
+    released = parse_objects(helm.run("get", "manifest", "rrq", "--namespace", namespace))
+    assert find(released, "RRQWorkerPool", "emails")
+    assert not desk.read_all("jobs")
+
+    # From then on a pool is an object like all others, and no node is needed for a Job.
+    set_maximum(4)
+    install(helm, namespace, **values)
+    assert read_pool()["spec"]["scaling"]["maxReplicas"] == 4
+    del values["pools"]
+    install(helm, namespace, **values)
+    helm.run("uninstall", "rrq", "--namespace", namespace)
+    assert read_pool()["metadata"]["uid"] == uid
+
+
+async def test_a_wrong_pool_fails_the_first_install_and_the_pod_says_why(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    values["pools"]["emails"]["scaling"] = {"minReplicas": 3, "maxReplicas": 2}
+    desk = PoolDesk(plane, namespace)
+    async with FakeNode(plane.kubeconfig) as node:
+        with pytest.raises(HelmFailed, match="failed post-install"):
+            await install_with_job(
+                plane, helm, desk, node, values, refused="minReplicas must not exceed maxReplicas"
+            )
+
+
+def test_a_wrong_pool_of_the_values_is_refused_in_the_words_of_the_definition(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    install_pool_definition(plane)
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    values["pools"]["emails"]["scaling"] = {"minReplicas": 3, "maxReplicas": 2}
+    with pytest.raises(HelmFailed, match="minReplicas must not exceed maxReplicas"):
+        install(helm, namespace, crds={"install": False}, **values)
+
+
+def test_the_password_of_the_evaluation_redis_stays(plane: ControlPlane, helm: Helm, namespace: str) -> None:
+    desk = PoolDesk(plane, namespace)
+    install(helm, namespace, redis={"enabled": True})
+    url = read_secret(desk, "url")
+    install(helm, namespace, redis={"enabled": True}, replicas=2)
+    assert read_secret(desk, "url") == url
+    password = read_secret(desk, "password")
+    assert len(password) >= 32
+    assert url == f"redis://:{password}@rrq-redis.{namespace}.svc:6379/0"
+    install(helm, namespace, redis={"enabled": True, "password": "chosen"})
+    assert read_secret(desk, "url") == f"redis://:chosen@rrq-redis.{namespace}.svc:6379/0"
+
+
+def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(
+    plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here (Debian: apt install redis-server)")
+    install(helm, namespace, redis={"enabled": True})
+    configuration = tmp_path / "redis.conf"
+    text = read_secret(PoolDesk(plane, namespace), "redis.conf")
+    configuration.write_text(text.replace("dir /data", f"dir {tmp_path}"))
+    socket = tmp_path / "redis.sock"
+    with subprocess.Popen([program, configuration, "--port", "0", "--unixsocket", socket]) as server:
+        try:
+            deadline = 50
+            while not socket.exists() and deadline:
+                deadline -= 1
+                assert server.poll() is None, "redis-server refuses its configuration"
+                try:
+                    server.wait(0.1)
+                except subprocess.TimeoutExpired:
+                    continue
+            assert (tmp_path / "appendonlydir").exists()
+        finally:
+            server.terminate()
+
+
+def test_a_definition_of_somebody_else_is_taken_over_only_when_asked_for(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    install_pool_definition(plane)
+    with pytest.raises(HelmFailed, match="invalid ownership metadata"):
+        install(helm, namespace)
+    install(helm, namespace, "--take-ownership")
+    owner = read_definition(PoolDesk(plane, namespace))["metadata"]["annotations"][
+        "meta.helm.sh/release-namespace"
+    ]
+    assert owner == namespace
+
+
+def test_several_releases_share_a_cluster_when_each_has_its_namespace(
+    plane: ControlPlane, helm: Helm, namespaces: Callable[[], str]
+) -> None:
+    first, second = namespaces(), namespaces()
+    install(helm, first, watchNamespace=first)
+    install(helm, second, watchNamespace=second, crds={"install": False}, rbac={"aggregate": False})
+    for namespace in (first, second):
+        assert PoolDesk(plane, namespace).get("role", "rrq-operator")
+
+
+def test_everything_at_once_can_be_installed_upgraded_and_removed(
+    plane: ControlPlane, helm: Helm, namespaces: Callable[[], str], monitoring_kinds: None
+) -> None:
+    namespace, shop = namespaces(), namespaces()
+    install_pool_definition(plane)
+    values = read_values(HERE / "values" / "everything.yaml") | {"watchNamespace": shop}
+    install(helm, namespace, **values)
+    desk = PoolDesk(plane, namespace)
+    for kind in ("servicemonitor", "prometheusrule", "networkpolicy"):
+        assert desk.get(kind, "queues-operator"), kind
+    assert PoolDesk(plane, shop).get("rrqpool", "nightly")
+    install(helm, namespace, **values | {"replicas": 1})
+    helm.run("uninstall", "rrq", "--namespace", namespace)
+    assert not desk.get("servicemonitor", "queues-operator")
+    assert PoolDesk(plane, shop).get("rrqpool", "nightly")
+
+
+async def test_helm_test_tells_a_release_that_works_from_one_that_does_not(
+    plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    install(helm, namespace)
+    desk = PoolDesk(plane, namespace)
+    hooks = parse_objects(helm.run("get", "hooks", "rrq", "--namespace", namespace))
+    pod = find(hooks, "Pod", "rrq-test")
+    desk.apply(*(entry for entry in hooks if entry["kind"] != "Pod"))
+    variables = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+    assert variables["RRQ_OPERATOR_URL"] == f"http://rrq-operator.{namespace}.svc:8080"
+    hurried = read_program(pod).replace("GIVE_UP_SECONDS = 60", "GIVE_UP_SECONDS = 1")
+
+    unreachable = variables | {"RRQ_OPERATOR_URL": "http://127.0.0.1:1"}
+    code, words = await run_program(plane, desk, "rrq-test", hurried, unreachable)
+    assert code == 1
+    assert "This release does not work" in words
+    assert "Connection refused" in words
+
+    kubeconfig = sign_in(plane, desk, "rrq-operator")
+    options = {"lease_namespace": namespace, "lease_name": "rrq-operator"}
+    with RunningOperator(kubeconfig, "", tmp_path, **options) as operator:
+        reachable = variables | {"RRQ_OPERATOR_URL": f"http://127.0.0.1:{await operator.port()}"}
+        code, words = await run_program(plane, desk, "rrq-test", read_program(pod), reachable)
+    assert code == 0, words
+    assert words.startswith("RRQWorkerPool is served, the operator is ready, operator")
+
+
+async def install_with_job(
+    plane: ControlPlane, helm: Helm, desk: PoolDesk, node: FakeNode, values: dict[str, Any], refused: str = ""
+) -> tuple[int, str]:
+    """Install or upgrade while the Job's pod runs; returns its exit code and what it said.
+
+    A fake node runs nothing, so the program of the pod is run here, with the token of its account.
+    """
+    installing = asyncio.create_task(asyncio.to_thread(install, helm, desk.namespace, **values))
+
+    def find_pods() -> list[dict[str, Any]]:
+        assert not installing.done(), installing.result()
+        pods = desk.read_all("pods", "--selector=app.kubernetes.io/name=rrq-pools")
+        return [
+            pod for pod in pods if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    pod, *_ = await eventually(find_pods, 60, "no pod for the pools")
+    (variable,) = pod["spec"]["containers"][0]["env"]
+    variables = {variable["name"]: variable["value"]}
+    code, words = await run_program(plane, desk, "rrq-pools", read_program(pod), variables)
+    assert refused in words
+    await node.finish(desk.namespace, pod["metadata"]["name"], code)
+    await installing
+    return code, words
+
+
+def read_definition(desk: PoolDesk) -> dict[str, Any]:
+    return desk.get("crd", CRD_NAME)
+
+
+def read_secret(desk: PoolDesk, key: str) -> str:
+    return base64.b64decode(desk.get("secret", "rrq-redis")["data"][key]).decode()
+
+
+def read_program(pod: dict[str, Any]) -> str:
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["python3", "-c"]
+    (program,) = container["args"]
+    assert isinstance(program, str)
+    return program
+
+
+def sign_in(plane: ControlPlane, desk: PoolDesk, account: str) -> Path:
+    token = desk.kubectl("create", "token", account).strip()
+    return plane.make_kubeconfig(f"{desk.namespace}-{account}", token=token)
+
+
+async def run_program(
+    plane: ControlPlane, desk: PoolDesk, account: str, program: str, variables: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """Run the program of a pod as its container would, with the token of the account; returns exit code and words."""
+    folder = plane.folder / f"{desk.namespace}-{account}"
+    folder.mkdir(exist_ok=True)
+    (folder / "token").write_text(desk.kubectl("create", "token", account))
+    shutil.copy(plane.folder / "keys" / "authority.pem", folder / "ca.crt")
+    assert TOKEN_FOLDER in program
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program.replace(TOKEN_FOLDER, str(folder))),
+        env={
+            **os.environ,
+            **(variables or {}),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(plane.port),
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    words, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, words.decode()

@@ -1,0 +1,225 @@
+"""What the chart renders: snapshots of whole releases, and what must hold for every one of them.
+
+After a change that is meant, RENEW_SNAPSHOTS=1 pytest tests/chart writes the snapshots anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from chart_readme import UndescribedValue, list_values, render_readme
+from helm_client import CHART
+from pool_definition import CRD_FILE
+from rendering import (
+    HERE,
+    KNOWS_POOLS,
+    KUBE_VERSION,
+    VALUE_SETS,
+    find,
+    parse_objects,
+    read_values,
+    render,
+    render_objects,
+)
+from rrq.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from helm_client import Helm
+
+RENEW_VARIABLE = "RENEW_SNAPSHOTS"
+
+each_value_set = pytest.mark.parametrize("file", VALUE_SETS, ids=lambda file: file.stem)
+
+
+@each_value_set
+def test_the_chart_passes_the_strict_lint(offline: Helm, file: Path) -> None:
+    offline.run("lint", "--strict", KUBE_VERSION, str(CHART), values=read_values(file))
+
+
+@each_value_set
+def test_what_is_rendered_is_what_was_agreed_on(offline: Helm, file: Path) -> None:
+    snapshot = HERE / "snapshots" / file.name
+    rendered = "---\n".join(
+        map(abridge, re.split(r"^---\n", render(offline, values=read_values(file)), flags=re.MULTILINE))
+    )
+    if os.environ.get(RENEW_VARIABLE):
+        snapshot.write_text(rendered)
+    agreed = snapshot.read_text() if snapshot.exists() else ""
+    difference = "\n".join(
+        difflib.unified_diff(
+            agreed.splitlines(), rendered.splitlines(), "snapshot", "rendered", lineterm="", n=5
+        )
+    )
+    assert not difference, (
+        f"{snapshot.name} is out of date. If the change is meant: {RENEW_VARIABLE}=1 pytest tests/chart\n{difference}"
+    )
+
+
+def test_there_is_a_snapshot_for_every_set_of_values_and_no_other() -> None:
+    assert {file.name for file in (HERE / "snapshots").iterdir()} == {file.name for file in VALUE_SETS}
+
+
+def abridge(document: str) -> str:
+    """Return a document without the long part that has a source and a test of its own."""
+    for beginning in ("\nkind: CustomResourceDefinition\n", "\nkind: ConfigMap\n"):
+        if beginning in document:
+            return re.split(r"^(?:spec|data):\n", document, flags=re.MULTILINE)[0] + "# and so on\n"
+    return document
+
+
+def test_the_release_says_which_version_of_rrq_it_is(offline: Helm) -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__
+    # The same version, spelled the way SemVer wants it.
+    assert re.sub(r"-dev\.", ".dev", chart["version"]) == __version__
+    image = operator_container(render_objects(offline))["image"]
+    assert image == f"rrq-operator:{__version__}"
+
+
+def test_the_definition_in_the_chart_is_that_of_the_project_and_outlives_the_release(offline: Helm) -> None:
+    rendered = find(render_objects(offline), "CustomResourceDefinition", "rrqworkerpools.rrq.dev")
+    assert rendered["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    committed = yaml.safe_load(CRD_FILE.read_text())
+    assert rendered["spec"] == committed["spec"]
+    # Helm would install it from there once, and never upgrade it.
+    assert not (CHART / "crds").exists()
+
+
+@each_value_set
+def test_no_right_is_a_wildcard_and_nothing_may_be_deleted(offline: Helm, file: Path) -> None:
+    for role in render_objects(offline, values=read_values(file)):
+        if role["kind"] not in ("Role", "ClusterRole") or "-pools-" in role["metadata"]["name"]:
+            continue
+        for rule in role["rules"]:
+            for words in (rule["apiGroups"], rule["resources"], rule["verbs"]):
+                assert words
+                assert not [word for word in words if "*" in word], rule
+            assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & set(rule["verbs"])
+            if "secrets" in rule["resources"]:
+                assert rule["verbs"] == ["get"]
+
+
+def test_roles_for_people_have_no_wildcard_either(offline: Helm) -> None:
+    for who in ("view", "edit"):
+        role = find(render_objects(offline), "ClusterRole", f"rrq-pools-{who}")
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{who}"] == "true"
+        assert "*" not in str(role["rules"])
+
+
+def test_in_one_namespace_the_operator_has_no_right_in_the_whole_cluster(offline: Helm) -> None:
+    objects = render_objects(offline, values=read_values(HERE / "values" / "one-namespace.yaml"))
+    assert not [entry for entry in objects if entry["kind"].startswith("ClusterRole")]
+    namespaces = {
+        entry["metadata"]["name"]: entry["metadata"]["namespace"]
+        for entry in objects
+        if entry["kind"] == "Role" and "helm.sh/hook" not in entry["metadata"].get("annotations", {})
+    }
+    assert namespaces == {"rrq-operator": "shop", "rrq-operator-lease": "rrq"}
+    variables = {entry["name"]: entry.get("value") for entry in operator_container(objects)["env"]}
+    assert variables["RRQ_OPERATOR_NAMESPACE"] == "shop"
+
+
+def test_secrets_can_be_narrowed_to_names(offline: Helm) -> None:
+    role = find(
+        render_objects(offline, values={"rbac": {"secretNames": ["a"]}}), "ClusterRole", "rrq-operator"
+    )
+    (secrets,) = (rule for rule in role["rules"] if rule["resources"] == ["secrets"])
+    assert secrets["resourceNames"] == ["a"]
+
+
+def test_only_two_operators_have_a_disruption_budget(offline: Helm) -> None:
+    def kinds(replicas: int) -> set[str]:
+        return {entry["kind"] for entry in render_objects(offline, values={"replicas": replicas})}
+
+    assert kinds(2) - kinds(1) == {"PodDisruptionBudget"}
+
+
+def test_a_pool_without_a_redis_gets_that_of_the_release(offline: Helm) -> None:
+    values = read_values(HERE / "values" / "everything.yaml")
+    objects = render_objects(offline, values=values)
+    assert find(objects, "StatefulSet", "queues-redis")["metadata"]["namespace"] == "shop"
+    emails, nightly = pools_of_job(objects)
+    reference = emails["spec"]["redis"]["urlFrom"]["secretKeyRef"]
+    secret = find(objects, "Secret", reference["name"])
+    assert secret["stringData"][reference["key"]] == "redis://:secret@queues-redis.shop.svc:6379/0"
+    assert nightly["spec"]["redis"] == {"url": "redis://reports:6379/0"}
+
+
+def test_a_job_makes_the_pools_where_the_cluster_does_not_know_their_kind(offline: Helm) -> None:
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    first = render_objects(offline, values=values)
+    assert "RRQWorkerPool" not in {entry["kind"] for entry in first}
+    assert [pool["metadata"]["name"] for pool in pools_of_job(first)] == ["emails"]
+    later = render_objects(offline, KNOWS_POOLS, values=values)
+    assert find(later, "RRQWorkerPool", "emails")["spec"] == pools_of_job(first)[0]["spec"]
+    assert "Job" not in {entry["kind"] for entry in later}
+
+
+@each_value_set
+def test_common_labels_and_annotations_are_on_every_object(offline: Helm, file: Path) -> None:
+    common = {"commonLabels": {"team": "queues"}, "commonAnnotations": {"example.com/contact": "queues"}}
+    for entry in render_objects(offline, values=read_values(file) | common):
+        assert entry["metadata"]["labels"]["team"] == "queues", entry["metadata"]["name"]
+        assert entry["metadata"]["annotations"]["example.com/contact"] == "queues", entry["metadata"]["name"]
+
+
+@each_value_set
+def test_objects_are_in_the_namespace_of_the_release_or_in_that_of_the_pools(
+    offline: Helm, file: Path
+) -> None:
+    values = read_values(file)
+    for entry in render_objects(offline, values=values):
+        scope = entry["metadata"].get("namespace")
+        if entry["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
+            assert scope is None
+        else:
+            assert scope in ("rrq", values.get("watchNamespace")), entry["metadata"]["name"]
+
+
+def test_an_upgrade_of_the_chart_alone_does_not_restart_the_evaluation_redis(
+    offline: Helm, tmp_path: Path
+) -> None:
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    text = render(offline, values=values)
+    later = text.replace("1.0.0-dev.0", "1.0.1").replace(__version__, "1.0.1")
+    templates = [
+        find(parse_objects(version), "StatefulSet", "rrq-redis")["spec"]["template"]
+        for version in (text, later)
+    ]
+    assert templates[0] == templates[1]
+
+
+def test_the_table_of_values_in_the_readme_is_up_to_date() -> None:
+    readme, values = (CHART / "README.md").read_text(), (CHART / "values.yaml").read_text()
+    assert readme == render_readme(readme, values), "Run make chart-docs and commit what it writes."
+
+
+def test_a_value_without_words_is_refused() -> None:
+    assert list(list_values("# -- One.\n# More.\na: 1\nb:\n  # -- Two.\n  c: {d: 2}\n")) == [
+        ("a", "`1`", "One. More."),
+        ("b.c", '`{"d": 2}`', "Two."),
+    ]
+    with pytest.raises(UndescribedValue, match=r"b\.c in values\.yaml has no words"):
+        list(list_values("b:\n  c: 2\n"))
+
+
+def pools_of_job(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    (job,) = (entry for entry in objects if entry["kind"] == "Job")
+    (variable,) = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    pools: list[dict[str, Any]] = json.loads(variable["value"])
+    return pools
+
+
+def operator_container(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (container,) = find(objects, "Deployment", "rrq-operator")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container

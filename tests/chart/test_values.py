@@ -1,0 +1,115 @@
+"""Wrong values are refused before anything is installed, and Helm says which."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from helm_client import CHART, HelmFailed
+from rendering import HERE, read_values, render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from helm_client import Helm
+
+POOL = {"queues": ["default"], "worker": {"image": "a:1", "settings": "a.b"}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown value": ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
+    "an unknown value inside": (
+        {"log": {"lvl": "INFO"}},
+        "at '/log': additional properties 'lvl' not allowed",
+    ),
+    "a mistyped monitor": (
+        {"serviceMonitor": {"enable": True}},
+        "at '/serviceMonitor': additional properties 'enable' not allowed",
+    ),
+    "an unknown level": ({"log": {"level": "info"}}, "at '/log/level': value must be one of 'DEBUG'"),
+    "three operators": ({"replicas": 3}, "at '/replicas': maximum: got 3, want 2"),
+    "no operator": ({"replicas": 0}, "at '/replicas': minimum: got 0, want 1"),
+    "a number in quotes": ({"replicas": "2"}, "at '/replicas': got string, want integer"),
+    "a word for a switch": ({"redis": {"enabled": "yes"}}, "at '/redis/enabled': got string, want boolean"),
+    "a digest without its kind": ({"image": {"digest": "abc"}}, "at '/image/digest': 'abc' does not match"),
+    "several namespaces": ({"watchNamespace": ["a", "b"]}, "at '/watchNamespace': got array, want string"),
+    "no name of a namespace": (
+        {"watchNamespace": "Shop"},
+        "at '/watchNamespace': 'Shop' does not match pattern",
+    ),
+    "a password that would need quoting": (
+        {"redis": {"password": "a b"}},
+        "at '/redis/password': 'a b' does not match pattern",
+    ),
+    "a pull Secret without its name": (
+        {"imagePullSecrets": ["registry"]},
+        "at '/imagePullSecrets/0': got string, want object",
+    ),
+    "a label that is no text": ({"commonLabels": {"a": 1}}, "at '/commonLabels/a': got number, want string"),
+    "a pool without queues": ({"pools": {"a": {"worker": {}}}}, "at '/pools/a': missing property 'queues'"),
+    "a pool with no name for Kubernetes": ({"pools": {"E-Mails": POOL}}, "'E-Mails' does not match pattern"),
+    "pools as a list": ({"pools": [POOL]}, "at '/pools': got array, want object"),
+    "a port beyond the last": (
+        {"networkPolicy": {"redis": {"ports": [70000]}}},
+        "at '/networkPolicy/redis/ports/0': maximum: got 70,000, want 65,535",
+    ),
+    "an interval without unit": (
+        {"podMonitor": {"interval": "30"}},
+        "at '/podMonitor/interval': '30' does not match",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "words"), REFUSED.values(), ids=REFUSED)
+def test_wrong_values_are_refused_with_their_place(offline: Helm, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(HelmFailed) as refused:
+        render(offline, values=values)
+    assert words in str(refused.value)
+
+
+def test_an_older_kubernetes_is_refused(offline: Helm) -> None:
+    with pytest.raises(HelmFailed, match=r"chart requires kubeVersion: >=1\.29\.0-0"):
+        render(offline, "--kube-version=1.28.9")
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    known = set(schema_paths(schema)) - {"global"}
+    assert known == {path for path in known if has_path(values, path)}
+    assert not [path for path in value_paths(values) if path not in known]
+
+
+def test_the_set_with_everything_really_sets_everything() -> None:
+    """Else a value could stop having an effect and no snapshot would tell."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    used = read_values(HERE / "values" / "everything.yaml")
+    assert [path for path in value_paths(values) if not has_path(used, path)] == []
+
+
+def schema_paths(schema: dict[str, Any], parent: str = "") -> Iterator[str]:
+    """Yield the paths of all values whose shape the schema fixes."""
+    for name, inner in schema.get("properties", {}).items():
+        path = f"{parent}/{name}".removeprefix("/")
+        if inner.get("additionalProperties") is False and path.rpartition("/")[2] != "resources":
+            yield from schema_paths(inner, path)
+        else:
+            yield path
+
+
+def value_paths(values: dict[str, Any], parent: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        path = f"{parent}/{name}".removeprefix("/")
+        if isinstance(value, dict) and value and name not in ("resources", "labels"):
+            yield from value_paths(value, path)
+        else:
+            yield path
+
+
+def has_path(values: Any, path: str) -> bool:
+    for name in path.split("/"):
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True
