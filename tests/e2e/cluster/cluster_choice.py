@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +28,16 @@ from kubernetes_build import (
     given_kubeconfig,
 )
 from packages import MissingPackages, install
-from progress import say
+from progress import CommandFailed, say
 from real_cluster import RealCluster, refuse_where_none_can_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IMAGE_PREFIX_VARIABLE = "RRQ_E2E_IMAGE_PREFIX"
+
+
+NOT_HERE = 3  # the exit status of a machine that has no cluster to offer
 
 
 @contextmanager
@@ -87,6 +91,35 @@ def find_kubectl() -> Path:
         return Path(installed)
 
 
+def prepare() -> None:
+    """Build whatever the cluster of the stories needs, so that they find it ready."""
+    given = given_kubeconfig()
+    if given is not None:
+        say(f"the stories run on the cluster of {given}")
+    elif (without_kind := why_not()) is None:
+        say(f"the stories run on kind, with the images of {build_images()}")
+    else:
+        say(f"not kind: {without_kind}")
+        build_all()
+        say("the stories run on a cluster made from source")
+
+
+def main() -> int:
+    try:
+        prepare()
+    except CannotHostKubernetes as missing:
+        say(f"no cluster with nodes here, so no end-to-end stories. {missing}")
+        return NOT_HERE
+    except CommandFailed as error:
+        say(str(error))
+        return 1
+    return 0
+
+
 def name_image(name: str) -> str:
     """The name under which the cluster finds an image of ours, as in rrq-worker:test."""
     return os.environ.get(IMAGE_PREFIX_VARIABLE, "") + name
+
+
+if __name__ == "__main__":
+    sys.exit(main())
