@@ -118,7 +118,7 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._master, b"\x03")
 
-    def wait(self, timeout_seconds: float = 15.0) -> int:
+    def wait(self, timeout_seconds: float = 60.0) -> int:
         code = self._process.wait(timeout_seconds)
         self._reader.join(2.0)
         return code

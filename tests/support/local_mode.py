@@ -18,6 +18,8 @@ from rrq_operator.local.guard import SESSION_VARIABLE
 from waiting import eventually
 
 SUPPORT = Path(__file__).parent
+# When to give up. Local mode is several interpreters, which take long to come up beside other tests.
+PATIENCE_SECONDS = 60.0
 
 
 def build_manifest(name: str = "shop", **spec: Any) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class LocalMode:
     def output(self) -> str:
         return self._output.read_text()
 
-    async def says(self, text: str, timeout_seconds: float = 20.0) -> str:
+    async def says(self, text: str, timeout_seconds: float = PATIENCE_SECONDS) -> str:
         """Wait for a text in the output; returns the line it is in."""
 
         def seen() -> str:
@@ -81,7 +83,9 @@ class LocalMode:
             return [child for child in children if "worker" in _command_of(child)]
         return []
 
-    async def has_replicas(self, count: int, timeout_seconds: float = 30.0) -> list[psutil.Process]:
+    async def has_replicas(
+        self, count: int, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> list[psutil.Process]:
         """Wait until there are so many supervisors, and return them."""
 
         def seen() -> bool:
@@ -102,7 +106,7 @@ class LocalMode:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout_seconds: float = 30.0) -> int:
+    def wait(self, timeout_seconds: float = PATIENCE_SECONDS) -> int:
         return self.process.wait(timeout_seconds)
 
     def stop(self) -> None:

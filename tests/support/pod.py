@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rrq.job import Job
 
 SUPPORT = Path(__file__).parent
+# When to give up. A pod is several interpreters, which take long to come up beside other tests.
+PATIENCE_SECONDS = 60.0
 
 
 class Pod:
@@ -86,7 +88,7 @@ class Pod:
             return []
         return [child.pid for child in found if _is_worker(child)]
 
-    async def is_up(self, timeout_seconds: float = 30.0) -> Self:
+    async def is_up(self, timeout_seconds: float = PATIENCE_SECONDS) -> Self:
         """Wait until every worker process can claim."""
         await eventually(lambda: self.get("/startupz")[0] == 200, timeout_seconds, f"no pod: {self.log()}")
         return self
@@ -94,7 +96,9 @@ class Pod:
     async def has_started(self, count: int) -> None:
         """Wait until this many jobs have been started."""
         await eventually(
-            lambda: len(self.ledger.counts("started")) >= count, 20, f"jobs did not start: {self.log()}"
+            lambda: len(self.ledger.counts("started")) >= count,
+            PATIENCE_SECONDS,
+            f"jobs did not start: {self.log()}",
         )
 
     def runner_of(self, job: Job) -> int:
@@ -140,7 +144,7 @@ class Pod:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout_seconds: float = 30.0) -> int:
+    def wait(self, timeout_seconds: float = PATIENCE_SECONDS) -> int:
         return self.process.wait(timeout_seconds)
 
     def printed(self) -> str:

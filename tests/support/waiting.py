@@ -31,7 +31,7 @@ async def eventually(
 ) -> T: ...
 async def eventually(
     predicate: Callable[[], Any],
-    timeout_seconds: float = 10.0,
+    timeout_seconds: float = 30.0,
     message: str = "the condition never became true",
     *,
     interval_seconds: float = 0.02,

@@ -423,7 +423,11 @@ async def test_a_batch_whose_queue_is_no_queue_stores_nothing(client: RRQClient)
 # What is refused
 
 
-@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 1j, {(1, 2): 3}], ids=repr)
+@pytest.mark.parametrize(
+    "bad",
+    [object(), {1, 2}, b"bytes", 1j, {(1, 2): 3}],
+    ids=["object", "set", "bytes", "complex", "tuple key"],
+)
 async def test_arguments_that_json_cannot_express_are_a_type_error(client: RRQClient, bad: object) -> None:
     with pytest.raises(TypeError, match="send") as caught:
         await client.enqueue("send", [bad])

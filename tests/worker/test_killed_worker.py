@@ -96,10 +96,11 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
         for _ in range(3):
             with WorkerProcess(redis_dsn, ledger, **quick) as victim:
                 await eventually(lambda: living_workers(client, 2), 20, "the victim did not register")
-                job_ids += await enqueue(client, 40, seconds=0.2)
+                # Long enough that one worker cannot have done them all before the other gets any.
+                job_ids += await enqueue(client, 40, seconds=0.5)
 
                 def victim_is_busy(pid: int = victim.pid) -> bool:
-                    return sum(entry.pid == pid for entry in ledger.entries("started")) >= 5
+                    return any(entry.pid == pid for entry in ledger.entries("started"))
 
                 await eventually(victim_is_busy, 20, "the victim never got a job")
                 victim.kill()

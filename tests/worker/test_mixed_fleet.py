@@ -496,7 +496,13 @@ async def test_a_mixed_fleet_finishes_every_job_of_both_producers(
         await legacy.call("stop_worker")
     runs = await read_runs(store)
     assert sorted(runs) == sorted(ids)
-    assert sum(runs.values()) == 40 + 40 * 3
+    for job_id in ids:
+        job = await store.get_job_definition(job_id)
+        assert job is not None
+        assert runs[job_id] == job.current_retries + 1, f"a run was not counted: {job}"
+        # 0.7.1 reads a job before it locks it: if it stands still in between, it takes the third try of a job
+        # for the first, and has it run once more than needed.
+        assert runs[job_id] == 1 if job.function_name == "echo" else runs[job_id] >= 3
     assert await store.redis.zcard(QUEUE) == 0
     assert await store.redis.keys("rrq:lock:job:*") == []
     assert await store.redis.llen(DLQ) == 0

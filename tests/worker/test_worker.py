@@ -393,13 +393,14 @@ async def test_running_jobs_finish_within_the_grace_period(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
     job = await enqueue(client, "gated")
-    later = await enqueue(client, "quick", _defer_by=0.3)
     worker = RRQWorker(settings, handlers.registry)
     task = asyncio.create_task(worker.run())
     await eventually(lambda: handlers.started)
 
     worker._request_shutdown()
-    await eventually(lambda: client.job_store.get_ready_job_ids("default", 1))
+    # Not before: a worker that is told late would rightly take it.
+    later = await enqueue(client, "quick")
+    await stays_true(lambda: client.job_store.get_ready_job_ids("default", 1), 0.3, "it was taken")
     assert not task.done()
     handlers.gate.set()
     await task

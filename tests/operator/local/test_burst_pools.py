@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from local_mode import build_manifest
+from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
 from waiting import eventually
 
@@ -58,9 +58,10 @@ async def test_a_run_ends_at_its_deadline_and_hands_back(
 ) -> None:
     job = await producer.enqueue("note", 300)
     assert job is not None
-    pool = build_manifest(type="Job", job={"activeDeadlineSeconds": 4}, worker={"drainSeconds": 1})
+    # Time enough to start the job at all, beside other tests: the clock of a run starts with its process.
+    pool = build_manifest(type="Job", job={"activeDeadlineSeconds": 12}, worker={"drainSeconds": 1})
     local_mode = run_local(pool)
-    await eventually(lambda: local_mode.ledger.count("started") == 1, 20)
+    await eventually(lambda: local_mode.ledger.count("started") == 1, 12, "the job was not started in time")
     await local_mode.says("its activeDeadlineSeconds are over")
     await local_mode.says("what is left stays queued")
     assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
@@ -71,4 +72,4 @@ async def test_cron_entries_of_the_manifest_wake_a_pool_at_zero(run_local: Calla
     entry = {"name": "tick", "schedule": "* * * * *", "function": "note"}
     local_mode = run_local(build_manifest(cron=[entry]))
     await local_mode.says("cron: note is enqueued to jobs", 70)
-    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)

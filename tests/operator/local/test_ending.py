@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from local_mode import build_manifest
+from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
 from rrq.job import JobStatus
 from waiting import eventually
@@ -91,6 +91,6 @@ async def test_a_replica_that_dies_is_started_again(
     victim.kill()
     await local_mode.says("shop-1 ended with signal 9 and starts again")
     await producer.enqueue("note")
-    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
     (successor,) = await local_mode.has_replicas(1)
     assert successor.pid != victim.pid

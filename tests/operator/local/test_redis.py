@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from local_mode import build_manifest
+from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import RRQClient
 from rrq.exc import RedisUnavailable
 from rrq.settings import RRQSettings
@@ -33,7 +33,7 @@ async def test_sizes_are_held_while_redis_is_away(
     producer = RRQClient(RRQSettings(redis_dsn=server.dsn, default_queue_name="jobs"))
     try:
         await producer.enqueue("note")
-        await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+        await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
         before = await local_mode.has_replicas(2)
         server.kill()
         await local_mode.says("Redis gives no answer, so sizes stay")
@@ -61,7 +61,7 @@ async def test_a_redis_is_started_where_the_manifest_brings_none(
     producer = RRQClient(RRQSettings(redis_dsn=found[0], default_queue_name="jobs"))
     try:
         await producer.enqueue("note")
-        await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+        await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
         local_mode.signal(signal.SIGINT)
         assert local_mode.wait(15) == 0
         with pytest.raises(RedisUnavailable):
@@ -91,7 +91,7 @@ async def test_pools_of_one_file_are_sized_each_for_itself(
     try:
         await producer.enqueue("note")
         await local_mode.says("apart: grows from 0 to 1")
-        await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+        await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
         assert len(local_mode.replicas()) == 1
     finally:
         await producer.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from local_mode import build_manifest
+from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
 from running import stays_true
 from waiting import eventually
@@ -77,7 +77,7 @@ async def test_a_job_that_is_due_later_finds_its_replica_ready(
 ) -> None:
     local_mode = run_local(build_manifest(scaling=QUICK))
     await producer.enqueue("note")
-    await eventually(lambda: local_mode.ledger.count("effect") == 1, 20)
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
     await local_mode.says("shrinks from 1 to 0")
     await local_mode.has_replicas(0)
     job = await producer.enqueue("note", _defer_by=12)

@@ -90,7 +90,7 @@ async def test_in_a_pipe_it_is_a_process_that_ends(cli: CommandLine, client: RRQ
     assert json.loads(out)["queues"]["mail"]["due"] == 1
 
 
-async def shows(screen: Terminal, text: str, timeout_seconds: float = 15.0) -> None:
+async def shows(screen: Terminal, text: str, timeout_seconds: float = 60.0) -> None:
     await eventually(lambda: text in screen.text, timeout_seconds, f"{text!r} was not shown")
 
 

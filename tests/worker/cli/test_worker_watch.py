@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from rrq.client import RRQClient
 
+# When to give up: the command and its worker are two interpreters, which take long to come up beside other tests.
+PATIENCE_SECONDS = 60.0
+
 APPLICATION = """
 import asyncio
 from rrq import JobRegistry, RRQSettings
@@ -54,10 +57,12 @@ class Watched:
             self.printed += line
 
     async def prints(self, text: str, times: int = 1) -> None:
-        await eventually(lambda: self.printed.count(text) >= times, 20.0, f"{text!r}: {self.printed}")
+        await eventually(
+            lambda: self.printed.count(text) >= times, PATIENCE_SECONDS, f"{text!r}: {self.printed}"
+        )
 
     async def ends(self) -> int:
-        code = await asyncio.to_thread(self.process.wait, 20.0)
+        code = await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
         self._reader.join(5.0)
         return code
 
@@ -104,7 +109,7 @@ def watching(cli: CommandLine, file: Path, *options: str) -> Iterator[Watched]:
 async def result_of(client: RRQClient, function: str, queue: str | None = None) -> object:
     job = await client.enqueue(function, _queue_name=queue)
     assert job is not None
-    result = await client.wait_for_completion(job.id, timeout_seconds=20)
+    result = await client.wait_for_completion(job.id, timeout_seconds=PATIENCE_SECONDS)
     assert result is not None
     return result.result
 

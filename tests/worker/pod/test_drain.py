@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from rrq.client import RRQClient
 
 
+# What a pod is given beyond its grace period before the kubelet kills it (manifests.py of the operator). The
+# jobs of these tests would take longer, so that a pod that waited for them is noticed.
+BEYOND_GRACE_SECONDS = 10
+
+
 async def ended(pod: Pod, timeout_seconds: float = 30.0) -> int:
     return await asyncio.to_thread(pod.wait, timeout_seconds)
 
@@ -43,7 +48,7 @@ async def test_short_jobs_end_long_ones_are_handed_back_and_the_pod_ends_in_time
     told_at = time.monotonic()
     late = await enqueue_some(client, "note", count=3)
     assert await ended(pod) == 0
-    assert grace <= time.monotonic() - told_at < grace + 2
+    assert grace <= time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
     await all_done(store, short, 1)
     for job in long:
         fields = await job_fields(store, job.id)
@@ -102,7 +107,7 @@ async def test_a_second_signal_hurries(make_pod: Callable[..., Pod], client: RRQ
     pod.signal(signal.SIGTERM)
     told_at = time.monotonic()
     assert await ended(pod) == 0
-    assert time.monotonic() - told_at < 2
+    assert time.monotonic() - told_at < BEYOND_GRACE_SECONDS
     assert (await job_fields(client.job_store, job.id))["status"] == "PENDING"
     assert await is_queued(client.job_store, job.id)
 
@@ -126,7 +131,7 @@ async def test_a_job_in_a_thread_is_handed_back_only_after_its_process_is_dead(
 
     assert await eventually(queued_while_alive, 10, "never handed back", interval_seconds=0.002) == "in time"
     assert await ended(pod) == 0
-    assert time.monotonic() - told_at < grace + 2
+    assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
     fields = await job_fields(store, job.id)
     assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
     assert "suspect" not in fields
@@ -145,7 +150,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_hold_the_pod_up(
     pod.signal(signal.SIGTERM)
     told_at = time.monotonic()
     assert await ended(pod) == 0
-    assert time.monotonic() - told_at < grace + 2
+    assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
     assert await is_queued(store, job.id)
     assert "suspect" not in await job_fields(store, job.id)
 
@@ -160,7 +165,7 @@ async def test_a_process_that_cannot_answer_is_killed_in_time_and_its_job_is_not
     pod.signal(signal.SIGTERM)
     told_at = time.monotonic()
     assert await ended(pod) == 0
-    assert time.monotonic() - told_at < grace + 2
+    assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
     assert pod.logged("worker process did not end in time, killed")
     assert await is_queued(store, job.id)
     assert "suspect" not in await job_fields(store, job.id)
@@ -185,5 +190,5 @@ async def test_a_pod_ends_in_time_although_redis_is_gone(
     pod.signal(signal.SIGTERM)
     told_at = time.monotonic()
     assert await ended(pod) == 0
-    assert time.monotonic() - told_at < 4
+    assert time.monotonic() - told_at < 2 + BEYOND_GRACE_SECONDS
     own_redis.resume()
