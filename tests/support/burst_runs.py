@@ -53,10 +53,11 @@ async def end_run(desk: PoolDesk, fake_node: FakeNode, number: int, exit_code: i
     """Let the pod of a run end once it runs, and wait until its Job is over."""
 
     def find_pod() -> str:
-        pods = desk.read_all(
-            "pods", f"--selector=rrq.dev/run={number}", "--field-selector=status.phase=Running"
-        )
-        return str(pods[0]["metadata"]["name"]) if pods else ""
+        for pod in desk.read_all("pods"):
+            is_of_run = pod["metadata"].get("labels", {}).get("rrq.dev/run") == str(number)
+            if is_of_run and pod["status"].get("phase") == "Running":
+                return str(pod["metadata"]["name"])
+        return ""
 
     name = await eventually(find_pod, 20, f"the pod of run {number} runs")
     await fake_node.finish(desk.namespace, name, exit_code)

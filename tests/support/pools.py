@@ -6,10 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from object_reader import RESOURCES
 from rrq_operator.spec import API_VERSION, KIND
 
 if TYPE_CHECKING:
     from control_plane import Cluster
+    from object_reader import ObjectReader
 
 
 def build_pool(name: str = "emails", **spec: Any) -> dict[str, Any]:
@@ -29,6 +31,8 @@ class PoolDesk:
 
     cluster: Cluster
     namespace: str
+    reader: ObjectReader | None = None
+    """Spares the start of a kubectl per look; without one, or for what it does not know, kubectl it is."""
 
     def kubectl(self, *arguments: str, input: str = "") -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, input=input)
@@ -43,11 +47,15 @@ class PoolDesk:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Return an object, or an empty one when there is none."""
+        if self.reader is not None and kind in RESOURCES:
+            return self.reader.get(self.namespace, kind, name)
         text = self.kubectl("get", kind, name, "--ignore-not-found", "--output=json")
         found: dict[str, Any] = json.loads(text) if text.strip() else {}
         return found
 
     def read_all(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
+        if self.reader is not None and kind in RESOURCES and not arguments:
+            return self.reader.read_all(self.namespace, kind)
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "--output=json", *arguments))[
             "items"
         ]

@@ -18,6 +18,7 @@ from control_plane import Cluster, ControlPlane
 from fake_node import FakeNode
 from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes, find_programs, given_kubeconfig
 from kubernetes_client import open_client
+from object_reader import ObjectReader
 from operator_process import RunningOperator
 from pool_definition import install_pool_definition
 from pools import PoolDesk
@@ -36,6 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(here):
             item.add_marker("cluster")
             item.add_marker("slow")
+            if given_kubeconfig() is not None:
+                # Operators of several processes would meet in the one cluster.
+                item.add_marker(pytest.mark.xdist_group("given cluster"))
 
 
 @pytest.fixture(scope="session")
@@ -127,10 +131,18 @@ def pool_definition(control_plane: Cluster) -> None:
     install_pool_definition(control_plane)
 
 
+@pytest.fixture(scope="session")
+def object_reader(control_plane: Cluster) -> Iterator[ObjectReader]:
+    with ObjectReader(control_plane.kubeconfig) as reader:
+        yield reader
+
+
 @pytest.fixture
-def desk(control_plane: Cluster, namespace: str, pool_definition: None) -> PoolDesk:
+def desk(
+    control_plane: Cluster, namespace: str, pool_definition: None, object_reader: ObjectReader
+) -> PoolDesk:
     """kubectl in the namespace of the test."""
-    return PoolDesk(control_plane, namespace)
+    return PoolDesk(control_plane, namespace, object_reader)
 
 
 @pytest.fixture

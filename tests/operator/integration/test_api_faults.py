@@ -171,7 +171,7 @@ async def test_a_pool_deleted_without_an_operator_leaves_nothing_behind_and_can_
     desk.kubectl("delete", "rrqpool", "emails")
 
     def is_collected() -> bool:
-        return not any(desk.read_all(kind) for kind in ("deployments", "pdb", "pods"))
+        return not any(desk.read_all(kind) for kind in ("deployment", "pdb", "pods"))
 
     await eventually(is_collected, 20, "the children are collected")
 

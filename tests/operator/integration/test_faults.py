@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pools import PoolDesk
     from rrq import RRQClient
 
+# In one process: each that runs any of them would start the operator that they share.
+pytestmark = pytest.mark.xdist_group("faults")
+
 WORKER = {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10}
 
 
