@@ -5,6 +5,12 @@ BIN    := $(VENV)/bin
 UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
+# Most tests mostly wait, so there are two at a time per processor; PROCESSES=0 runs one after the other.
+PROCESSES ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
+# Tests start thousands of Python processes, each of which would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check static fmt lock bench bench-operator soak images images-test cluster-build cluster-up cluster-down clean
 
@@ -15,13 +21,13 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/python $(PYTEST) -m "not slow"
 
 # The check is not called from here: it would run the fast tests a second time.
 test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage run $(PYTEST)
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='worker/*'
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \

@@ -2,15 +2,16 @@
 
 `redis_dsn` is one server for the whole run (RRQ_REDIS_DSN if given); each test that uses it, or anything
 built on it, finds the database empty. `own_redis` is a server that the test may kill, pause or restart.
+With `-n` each process that runs tests has a server, a control plane and folders of its own.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import hypothesis  # noqa: F401  its plugin would import it after the last test, where CPython 3.11 may trip
+import hypothesis  # also because its plugin would import it after the last test, where CPython 3.11 may trip
 import pytest
 import redis
 
@@ -21,47 +22,64 @@ from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from tier_summary import ON_DEMAND, TierSummary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 # Its presence says that the rest of the database is ours to throw away.
 MAY_FLUSH_KEY = "rrq-tests:may-flush"
 # No settings of rrq: tests/images and tests/operator/integration read them.
 KEPT_VARIABLES = (BASE_VARIABLE, CACHE_VARIABLE, KUBECONFIG_VARIABLE)
-TIERS = ("fast", "slow", "cluster", "docker")
+
+# How long an example takes says more about the neighbours of a test than about what it tests.
+hypothesis.settings.register_profile(
+    "beside others", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("beside others")
 
 _given_dsn = pytest.StashKey[str | None]()
-_servers_used: set[str] = set()
-_tests_run: Counter[str] = Counter()
+_summary = pytest.StashKey[TierSummary]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the processes are counted
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if os.environ.get(DSN_VARIABLE):
+        # The one database is emptied before each test: a neighbour's test would lose its jobs.
+        config.option.numprocesses = 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
+    config.stash[_summary] = TierSummary()
+    config.pluginmanager.register(config.stash[_summary])
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
     for name in [name for name in os.environ if name.startswith("RRQ_") and name not in KEPT_VARIABLES]:
         del os.environ[name]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what builds images unless it was asked for: that takes minutes, and may start an engine."""
-    if "docker" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("docker")]
+    """Leave out what only runs on demand, unless it was asked for by its mark or by its file or folder."""
+    tiers = [tier for tier in ON_DEMAND if tier not in config.option.markexpr]
+    named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    folders = [path for path in named if path not in (config.rootpath, Path(__file__).parent)]
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(tier) for tier in tiers)
+        and not any(item.path.is_relative_to(folder) for folder in folders)
+    ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+    if hasattr(config, "workerinput"):
+        # The long ones first: at the end many short ones keep all processes busy to the last second.
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call":
-        _tests_run[next((tier for tier in reversed(TIERS) if tier in report.keywords), "fast")] += 1
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what really ran, so that a green line cannot hide a tier that was left out."""
-    ran = ", ".join(f"{tier} ({_tests_run[tier]} tests)" for tier in TIERS if _tests_run[tier])
-    servers = ", ".join(sorted(_servers_used)) or "none needed"
-    terminalreporter.write_line(f"tiers run: {ran or 'none'}; Redis: {servers}")
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let any text through to the process that prints; half a surrogate pair would end the run."""
+    return _make_encodable((yield))
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +88,13 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[str]:
     given = request.config.stash[_given_dsn]
     if given:
         _refuse_foreign_data(given)
-        _servers_used.add(_describe(given, "RRQ_REDIS_DSN"))
+        request.config.stash[_summary].servers_used.add(_describe(given, "RRQ_REDIS_DSN"))
         yield given
         with redis.Redis.from_url(given) as connection:
             connection.flushdb()
         return
     with EmbeddedRedis() as server:
-        _servers_used.add(_describe(server.dsn, "started here"))
+        request.config.stash[_summary].servers_used.add(_describe(server.dsn, "started here"))
         yield server.dsn
 
 
@@ -145,3 +163,15 @@ def _describe(dsn: str, origin: str) -> str:
     with redis.Redis.from_url(dsn) as connection:
         about = connection.info("server")
     return f"{about.get('server_name', 'redis')} {about['redis_version']} ({origin})"
+
+
+def _make_encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {key: _make_encodable(part) for key, part in value.items()}
+        case list() | tuple():
+            return type(value)(_make_encodable(part) for part in value)
+        case _:
+            return value
