@@ -4,7 +4,7 @@ Proof gives the jobs of a worker back at once; a hint only shortens its lease to
 worker makes without noticing.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rrq.messages import DeathCertificate, WorkerObservation
@@ -24,19 +24,19 @@ class Deaths:
 
 
 def find_deaths(
-    workers: Iterable[WorkerObservation], pods: Mapping[str, PodView], vanished: Collection[str]
+    workers: Iterable[WorkerObservation], pods: Mapping[str, PodView], vanished: Mapping[str, PodView]
 ) -> Deaths:
-    """Return what is to be told to Redis. ``pods`` by uid, ``vanished`` the uids of pods that are gone."""
+    """Return what is to be told to Redis. ``pods`` by uid, ``vanished`` what was last known of those that are gone."""
     certificates, hints = [], []
     for worker in workers:
-        pod = pods.get(worker.pod_uid)
+        pod = pods.get(worker.pod_uid) or vanished.get(worker.pod_uid)
         if pod is None:
-            # Force-deleted or lost with its node: the object is gone, the process perhaps not.
-            if worker.pod_uid in vanished:
-                hints.append(worker.worker_id)
-        elif _is_proven_dead(worker, pod):
+            continue
+        # Of a pod that is deleted the kubelet reports the end in the moment before its object goes.
+        if _is_proven_dead(worker, pod):
             certificates.append(DeathCertificate(worker.identity, _find_cause(pod)))
-        elif pod.is_cut_off or pod.has_ended:
+        # Force-deleted or lost with its node: the object is gone, the process perhaps not.
+        elif worker.pod_uid in vanished or pod.is_cut_off or pod.has_ended:
             hints.append(worker.worker_id)
     return Deaths(tuple(certificates), tuple(hints))
 

@@ -311,7 +311,7 @@ class RedisGroup:
             key = world.pool_of_pod.get(worker.pod_uid)
             if key is not None:
                 pods[worker.pod_uid] = world.pods[key][worker.pod_uid]
-        deaths = find_deaths(seen.workers.values(), pods, world.vanished.keys())
+        deaths = find_deaths(seen.workers.values(), pods, world.vanished)
         # At most once a minute: a worker that renews after a hint is alive and shall not be bothered all the time.
         self._hinted = {name: at for name, at in self._hinted.items() if now - at < 60.0}
         fresh = tuple(name for name in deaths.hints if name not in self._hinted)

@@ -73,8 +73,9 @@ class World:
         self.jobs: defaultdict[PoolKey, dict[str, JobView]] = defaultdict(dict)
         self.pods: defaultdict[PoolKey, dict[str, PodView]] = defaultdict(dict)
         self.pool_of_pod: dict[str, PoolKey] = {}
-        self.vanished: dict[str, float] = {}
-        """Pods that are gone, by uid, with the monotonic time of their going."""
+        self.vanished: dict[str, PodView] = {}
+        """What was last known of pods that are gone, by uid."""
+        self._vanished_at: dict[str, float] = {}
         self.on_pool: Callable[[PoolKey], None] = lambda key: None
         self.on_child: Callable[[PoolKey], None] = lambda key: None
 
@@ -152,15 +153,15 @@ class World:
             self.pool_of_pod[after.uid] = after.pool
         elif before is not None:
             self.pool_of_pod.pop(before.uid, None)
-            self._remember_vanished(before.uid)
+            self._remember_vanished(before)
         self._tell(before, after)
 
-    def _remember_vanished(self, uid: str) -> None:
+    def _remember_vanished(self, pod: PodView) -> None:
         now = monotonic()
-        self.vanished[uid] = now
+        self.vanished[pod.uid], self._vanished_at[pod.uid] = pod, now
         oldest = now - _REMEMBER_VANISHED_SECONDS
-        for other in [other for other, at in self.vanished.items() if at < oldest]:
-            del self.vanished[other]
+        for other in [other for other, at in self._vanished_at.items() if at < oldest]:
+            del self.vanished[other], self._vanished_at[other]
 
     def _tell(self, *views: Any) -> None:
         """Tell of every pool that is concerned: two, when an object was labelled as another's."""

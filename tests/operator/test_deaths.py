@@ -40,14 +40,17 @@ def build_worker(registered_at: float | None = ENDED_AT - 60, pod_uid: str = "po
     return WorkerObservation("worker", pod_uid, 1, 10, False, ("default",), 0, "first", registered_ms)
 
 
-def judge(worker: WorkerObservation, view: PodView | None, *vanished: str) -> Deaths:
-    return find_deaths([worker], {} if view is None else {"pod": view}, vanished)
+def judge(worker: WorkerObservation, view: PodView | None = None, vanished: PodView | None = None) -> Deaths:
+    def by_uid(known: PodView | None) -> dict[str, PodView]:
+        return {} if known is None else {"pod": known}
+
+    return find_deaths([worker], by_uid(view), by_uid(vanished))
 
 
 def test_a_worker_of_a_pod_that_runs_or_is_not_ours_is_alive() -> None:
     assert judge(build_worker(), build_view()) == Deaths()
-    assert judge(build_worker(pod_uid="of somebody else"), None, "pod") == Deaths()
-    assert judge(build_worker(pod_uid=""), None) == Deaths()
+    assert judge(build_worker(pod_uid="of somebody else"), vanished=build_view()) == Deaths()
+    assert judge(build_worker(pod_uid="")) == Deaths()
 
 
 def test_the_end_of_a_pod_is_proof_and_names_the_incarnation() -> None:
@@ -92,8 +95,13 @@ def test_jobs_are_blamed_for_crashes_only(changes: dict[str, Any], cause: dict[s
 
 
 def test_a_pod_that_vanished_or_was_cut_off_is_a_hint() -> None:
-    assert judge(build_worker(), None, "pod").hints == ("worker",)
+    assert judge(build_worker(), vanished=build_view()).hints == ("worker",)
     assert judge(build_worker(), build_view(is_cut_off=True)).hints == ("worker",)
+
+
+def test_a_pod_that_vanished_after_its_end_was_reported_is_proof() -> None:
+    [certificate] = judge(build_worker(), vanished=build_view(**ENDED, was_disrupted=True)).certificates
+    assert certificate.cause is None
 
 
 def test_a_pod_that_is_said_to_have_failed_by_others_than_its_kubelet_is_a_hint() -> None:
