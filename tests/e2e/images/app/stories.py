@@ -78,6 +78,18 @@ async def work(ctx: dict[str, Any], ledger: str, seconds: float = 0.0) -> str:
     return VERSION
 
 
+async def endure(ctx: dict[str, Any], ledger: str, times: int = 1) -> None:
+    """Go on until something ends the attempt; begun more often than told, finish at once."""
+    await record(ctx, ledger, "started")
+    if await count_starts(ctx, ledger) <= times:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await record(ctx, ledger, "cancelled")
+            raise
+    await record(ctx, ledger, "finished")
+
+
 def burn(ctx: dict[str, Any], cpu_seconds: float) -> float:
     """Keep one CPU busy, in a thread beside the event loop; returns how long the clock ran meanwhile."""
     started_at, ends_at = time.monotonic(), time.thread_time() + cpu_seconds
@@ -152,6 +164,7 @@ async def close_ledger() -> None:
 
 for handler in (
     work,
+    endure,
     burn,
     exhaust_memory,
     fail,
