@@ -15,7 +15,7 @@ from story_redis import LEDGER, SECRET, StoryRedis
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from story_ledger import StoryLedger
+    from story_ledger import Entry, StoryLedger
 
 POOL_LABEL = "rrq.dev/pool"
 # Pods of a test share two cores: they ask for little, and may use what is there.
@@ -77,6 +77,27 @@ class Story:
         await eventually(
             lambda: self.finished(job_ids), timeout_seconds, "jobs were not finished", interval_seconds=0.3
         )
+
+    async def wait_until_started(self, job_ids: list[str], timeout_seconds: float = 60) -> dict[str, Entry]:
+        """Wait until each of these jobs was taken in hand; returns the first start of each."""
+
+        async def all_started() -> dict[str, Entry] | None:
+            # Last the first one, which stays.
+            starts = reversed((await self.read_ledger()).of("started"))
+            first = {entry.job_id: entry for entry in starts if entry.job_id in job_ids}
+            return first if len(first) == len(job_ids) else None
+
+        found = await eventually(all_started, timeout_seconds, "jobs were not started", interval_seconds=0.1)
+        assert found is not None
+        return found
+
+    async def assert_completed(self, job_ids: list[str]) -> None:
+        """Redis has every one of these jobs as completed, and none of them was counted as failed on the way."""
+        for job_id in job_ids:
+            job = await self.client.job_store.get_job_data_dict(job_id)
+            assert job is not None, f"job {job_id} is unknown to Redis"
+            seen = job["status"], job.get("current_retries", "0"), job.get("last_error")
+            assert seen[:2] == ("COMPLETED", "0"), f"job {job_id}: {seen}"
 
     def pods(self, pool: str = "emails") -> list[dict[str, Any]]:
         """The pods of a pool that are not ended yet, those that are told to go too."""

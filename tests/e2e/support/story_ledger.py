@@ -35,6 +35,9 @@ class StoryLedger:
     def of(self, event: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.event == event]
 
+    def of_job(self, job_id: str, event: str) -> list[Entry]:
+        return [entry for entry in self.of(event) if entry.job_id == job_id]
+
     def count(self, event: str) -> Counter[str]:
         """How often each job had an event."""
         return Counter(entry.job_id for entry in self.of(event))

@@ -1,0 +1,68 @@
+"""Ways for a worker to die in the middle of a job, none of which it is asked about."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from control_plane import KubectlFailed
+
+if TYPE_CHECKING:
+    from pools import PoolDesk
+    from real_cluster import RealCluster
+
+CONTAINER = "worker"
+HASTE_SECONDS = 2
+# Run beside the supervisor, which is process 1 and cannot be killed from inside; says when it was done.
+KILL_CHILDREN = """
+import os, pathlib, signal, time
+for process in pathlib.Path("/proc/1/task/1/children").read_text().split():
+    os.kill(int(process), signal.SIGKILL)
+    print(time.time())
+"""
+
+
+def kill_processes(desk: PoolDesk, pod: str) -> float:
+    """kill -9 what runs the jobs of a pod; returns when that was, by the clock of its node."""
+    said = desk.kubectl("exec", pod, "--container", CONTAINER, "--", "python3", "-c", KILL_CHILDREN)
+    return float(said.split()[0])
+
+
+def delete_by_force(desk: PoolDesk, pod: str) -> float:
+    """Delete the object without waiting for the node; returns when that began."""
+    began_at = time.time()
+    desk.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+    return began_at
+
+
+def delete_in_haste(desk: PoolDesk, pod: str) -> float:
+    """Delete a pod with less patience than its drain takes, so that its node kills it; returns when that is due."""
+    began_at = time.time()
+    desk.kubectl("delete", "pod", pod, f"--grace-period={HASTE_SECONDS}", "--wait=false")
+    return began_at + HASTE_SECONDS
+
+
+def kill_container(cluster: RealCluster, desk: PoolDesk, pod: str) -> float:
+    """End the whole container from its node, as a kernel short of memory does; returns when that began."""
+    found = desk.get("pod", pod)
+    node = next(node for node in cluster.nodes if node.place.name == found["spec"]["nodeName"])
+    [status] = found["status"]["containerStatuses"]
+    began_at = time.time()
+    node.ctr("tasks", "kill", "--signal", "SIGKILL", status["containerID"].removeprefix("containerd://"))
+    return began_at
+
+
+def evict(desk: PoolDesk, pod: str) -> bool:
+    """Ask for a pod's leave through the API, as a node drain does; False where its budget does not allow it now."""
+    eviction = (
+        f'{{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {{"name": "{pod}", '
+        f'"namespace": "{desk.namespace}"}}}}'
+    )
+    path = f"/api/v1/namespaces/{desk.namespace}/pods/{pod}/eviction"
+    try:
+        desk.cluster.kubectl("create", "--raw", path, "--filename", "-", input=eviction)
+    except KubectlFailed as refused:
+        if "disruption budget" not in str(refused):
+            raise
+        return False
+    return True
