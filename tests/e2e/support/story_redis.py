@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cluster_choice import name_image
+from control_plane import KubectlFailed
 from rrq.connection import open_redis
 from rrq.settings import RRQSettings
 from story_ledger import StoryLedger
@@ -21,6 +23,9 @@ PORT = 6379
 USER_ID = 65532
 READY_TIMEOUT = "60s"
 LEDGER = "story"
+# While this file exists, a Redis that was ended does not come back: its container starts, and waits.
+HOLD = "/data/hold"
+WAIT_WHILE_HELD = f'while [ -e {HOLD} ]; do sleep 0.1; done; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,23 @@ class StoryRedis:
         finally:
             await connection.aclose()
 
+    def take_away(self) -> None:
+        """End Redis, which had everything in its append-only file, and keep it from coming back."""
+        self.desk.kubectl("exec", NAME + "-0", "--", "touch", HOLD)
+        with suppress(
+            KubectlFailed
+        ):  # what runs in the container ends with its first process, this command too
+            self.cli("shutdown", "nosave")
+
+    def give_back(self) -> None:
+        self.desk.kubectl("exec", NAME + "-0", "--", "rm", HOLD)
+
+    def rotate_password(self, password: str) -> StoryRedis:
+        """Have Redis know a new password only, and write it to the Secret; returns Redis as it is reached now."""
+        self.cli("config", "set", "requirepass", password)
+        self.desk.add_secret(SECRET, url=url_inside(self.desk.namespace, password))
+        return replace(self, password=password)
+
     def cli(self, *arguments: str) -> str:
         """Run redis-cli inside the pod."""
         return self.desk.kubectl(
@@ -66,7 +88,11 @@ def build_redis(namespace: str, password: str) -> list[dict[str, Any]]:
         "name": NAME,
         "image": name_image("rrq-redis:test"),
         "imagePullPolicy": "IfNotPresent",
-        "command": [*command, "--save", "", "--maxmemory-policy", "noeviction"],
+        "command": [
+            *("sh", "-c", WAIT_WHILE_HELD, "-"),
+            *(*command, "--save", "", "--maxmemory-policy", "noeviction"),
+        ],
+        "env": [{"name": "REDISCLI_AUTH", "value": password}],  # for whoever looks into a failed story
         "ports": [{"containerPort": PORT}],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
