@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from control_plane import Cluster
 
 RELEASE = "rrq"
+STRICT = {"pod-security.kubernetes.io/enforce": "restricted"}
 REPORT = pytest.StashKey[pytest.TestReport]()
 
 
@@ -65,14 +67,26 @@ def helm(cluster: Cluster) -> Helm:
     return Helm(find_programs().path("helm"), cluster.kubeconfig)
 
 
+@pytest.fixture(scope="session")
+def operator_namespace(cluster: Cluster) -> str:
+    """The namespace of the operator, as strict as those of the stories."""
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": OPERATOR_NAMESPACE, "labels": STRICT},
+    }
+    cluster.kubectl("apply", "--filename", "-", input=json.dumps(namespace))
+    return OPERATOR_NAMESPACE
+
+
 @pytest.fixture
-def install(helm: Helm) -> Callable[..., None]:
+def install(helm: Helm, operator_namespace: str) -> Callable[..., None]:
     """Installs the chart, or brings what is installed to these values; returns when the operator is ready."""
 
-    def install(**values: object) -> None:
+    def install(*, chart: Path = CHART, **values: object) -> None:
         image = {"repository": name_image("rrq-operator"), "tag": "test"}
-        arguments = ["upgrade", RELEASE, str(CHART), "--install", "--reset-values", "--wait"]
-        arguments += ["--namespace", OPERATOR_NAMESPACE, "--create-namespace"]
+        arguments = ["upgrade", RELEASE, str(chart), "--install", "--reset-values", "--wait"]
+        arguments += ["--namespace", operator_namespace]
         helm.run(*arguments, values={"image": image, **values})
 
     return install
@@ -89,7 +103,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     """A strict namespace of the story's own, deleted afterwards; a failed story is described first."""
     name = f"story-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    cluster.kubectl("label", "namespace", name, *[f"{label}={value}" for label, value in STRICT.items()])
     yield name
     report = request.node.stash.get(REPORT, None)
     if report is None or report.failed:

@@ -30,7 +30,7 @@ def describe(cluster: Cluster, namespace: str) -> str:
         (*of_story, "get", "rrqpool", "--output=yaml"),
         (*of_story, "get", "events", "--sort-by=.lastTimestamp"),
         (*of_operator, "get", "pods", "--output=wide"),
-        (*of_operator, "logs", "--selector=app.kubernetes.io/component=operator", "--tail=200", "--prefix"),
+        (*of_operator, "logs", "--selector=app.kubernetes.io/name=rrq-operator", "--tail=200", "--prefix"),
         (*of_story, "logs", "--selector=app.kubernetes.io/name=rrq-worker", "--tail=40", "--prefix"),
     ]
     redis = (
