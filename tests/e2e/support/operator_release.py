@@ -1,0 +1,73 @@
+"""The operator as the chart installed it: its pods, who of them leads, and how long a story may wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from diagnosis import OPERATOR_NAMESPACE
+from host_process import kill_first_process
+from pools import PoolDesk
+from story import is_ready
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from control_plane import Cluster
+
+SELECTOR = "app.kubernetes.io/name=rrq-operator"
+LEASE = "rrq-operator"
+ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:rrq-operator"
+
+
+@dataclass(frozen=True)
+class OperatorRelease:
+    """What a person with kubectl sees of the operator."""
+
+    desk: PoolDesk
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> OperatorRelease:
+        return cls(PoolDesk(cluster, OPERATOR_NAMESPACE))
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All that are not told to go."""
+        pods = self.desk.read_all("pods", f"--selector={SELECTOR}")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def leader(self) -> str:
+        """The identity in the Lease: name of the pod, and what makes this process different from all others."""
+        spec = self.desk.get("lease", LEASE).get("spec", {})
+        return str(spec.get("holderIdentity", ""))
+
+    def leading_pod(self) -> dict[str, Any]:
+        """The pod that leads, or an empty one."""
+        name = self.leader().rpartition("_")[0]
+        return next((pod for pod in self.pods() if pod["metadata"]["name"] == name), {})
+
+    async def wait_for_leader(
+        self, count: int = 1, not_this: str = "", timeout_seconds: float = 60
+    ) -> dict[str, Any]:
+        """Wait until so many pods are ready and one of them leads, other than the given identity; return that pod."""
+        await eventually(
+            lambda: [is_ready(pod) for pod in self.pods()] == [True] * count,
+            timeout_seconds,
+            f"there were never {count} operator pods, all ready",
+            interval_seconds=0.3,
+        )
+        return await eventually(
+            lambda: {} if self.leader() == not_this else self.leading_pod(),
+            timeout_seconds,
+            "no operator pod took the lead",
+            interval_seconds=0.3,
+        )
+
+    def kill(self, pod: dict[str, Any]) -> None:
+        """End the process of an operator as a crash does."""
+        kill_first_process(pod["metadata"]["uid"], "rrq_operator")
+
+    def remove(self, pod: dict[str, Any], *arguments: str) -> None:
+        self.desk.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false", *arguments)
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    return sum(int(entry["restartCount"]) for entry in pod["status"].get("containerStatuses", []))

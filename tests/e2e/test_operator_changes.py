@@ -1,0 +1,146 @@
+"""Story 6: the operator is killed, fails over and is upgraded while pools run, and no pool notices.
+
+`SteadyPool` asserts the second half: same pods, none restarted, never another size, each job run once. A pool at zero
+shows the first: its jobs get no pod unless somebody leads.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from earlier_chart import extract_earlier_chart
+from operator_release import OperatorRelease, restarts
+from pool_definition import read_trouble
+from steady_pool import SteadyPool
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from control_plane import Cluster
+    from story import Story
+
+pytestmark = pytest.mark.timeout(420)
+
+# Promised by the chart for two replicas; the rest is a pod that starts, and a machine that does other things as well.
+TAKEOVER_SECONDS = 8.0
+SLOW_MACHINE_SECONDS = 22.0
+
+
+@pytest.fixture
+def operator(cluster: Cluster) -> OperatorRelease:
+    return OperatorRelease.of(cluster)
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+    """Keeps a figure for the report, and shows it with `pytest -s`."""
+
+    def note(what: str, seconds: float) -> None:
+        record_property(what, round(seconds, 2))
+        sys.stdout.write(f"{what}: {seconds:.2f} s\n")
+
+    return note
+
+
+async def wake(story: Story, pool: str = "asleep") -> float:
+    """Give a pool at zero one job; return how long it took until it was done."""
+    began_at = time.monotonic()
+    await story.wait_until_finished(90, await story.enqueue(queue=pool))
+    return time.monotonic() - began_at
+
+
+async def go_to_sleep(story: Story, pool: str = "asleep") -> None:
+    story.apply_pool(pool, scaling={"scaleDown": {"windowSeconds": 1}})
+    await eventually(lambda: story.desk.replicas(pool) == 0, 60, f"{pool} is not at zero")
+    await story.wait_for_pods(0, pool)
+
+
+async def test_an_operator_that_was_killed_or_taken_away_comes_back_and_no_pool_notices(
+    story: Story, operator: OperatorRelease, note: Callable[[str, float], None]
+) -> None:
+    await go_to_sleep(story)
+    async with SteadyPool(story) as steady:
+        pod = await operator.wait_for_leader()
+        before = operator.leader()
+        killed_at = time.time()
+        operator.kill(pod)
+        note("killed: first job of a pool at zero", await wake(story))
+        again = await operator.wait_for_leader(not_this=before)
+        assert again["metadata"]["uid"] == pod["metadata"]["uid"], "it was restarted in its pod"
+        assert restarts(again) == restarts(pod) + 1
+        assert await steady.started_between(killed_at, time.time()), "workers claim without the operator"
+
+        await story.wait_for_pods(0, "asleep")
+        operator.remove(again, "--force", "--grace-period=0")
+        note("taken away: first job of a pool at zero", await wake(story))
+        another = await operator.wait_for_leader()
+        assert another["metadata"]["uid"] != pod["metadata"]["uid"]
+
+
+async def test_the_second_operator_takes_over_within_seconds(
+    story: Story,
+    operator: OperatorRelease,
+    install: Callable[..., None],
+    note: Callable[[str, float], None],
+) -> None:
+    install(replicas=2)
+    await go_to_sleep(story)
+    async with SteadyPool(story):
+        for how in ("killed", "deleted"):
+            pod = await operator.wait_for_leader(count=2)
+            before = operator.leader()
+            went_at = time.monotonic()
+            if how == "killed":
+                operator.kill(pod)
+            else:
+                operator.remove(pod)
+
+            async def other_leads(before: str = before) -> bool:
+                return operator.leader() not in (before, "")
+
+            await eventually(other_leads, TAKEOVER_SECONDS + SLOW_MACHINE_SECONDS, interval_seconds=0.1)
+            note(f"leader {how}: the other leads", time.monotonic() - went_at)
+            assert operator.leader().rpartition("_")[0] != pod["metadata"]["name"]
+            note(f"leader {how}: first job of a pool at zero after that", await wake(story))
+            await story.wait_for_pods(0, "asleep")
+
+
+async def test_an_upgrade_of_the_chart_disturbs_no_pool(
+    story: Story,
+    cluster: Cluster,
+    operator: OperatorRelease,
+    install: Callable[..., None],
+    tmp_path: Path,
+    note: Callable[[str, float], None],
+) -> None:
+    chart, commit = extract_earlier_chart(tmp_path)
+    origin = f"the chart of {commit}" if commit else "the present chart with other values"
+    sys.stdout.write(f"upgrade from {origin}\n")
+    install(chart=chart, podAnnotations={"story": "before"})
+    await go_to_sleep(story)
+    async with SteadyPool(story):
+        pod = await operator.wait_for_leader()
+        before = operator.leader()
+        began_at = time.monotonic()
+        install(podAnnotations={"story": "after"})
+        note("helm upgrade", time.monotonic() - began_at)
+        after = await operator.wait_for_leader(not_this=before)
+        assert after["metadata"]["annotations"]["story"] == "after"
+        assert after["metadata"]["uid"] != pod["metadata"]["uid"]
+        note("upgraded: first job of a pool at zero", await wake(story))
+        assert read_trouble(cluster) == []
+        story.apply_pool("asleep", scaling={"maxReplicas": 3})
+        await eventually(
+            lambda: is_observed(story, "asleep"), 30, "the status does not go on", interval_seconds=0.3
+        )
+
+
+def is_observed(story: Story, pool: str) -> bool:
+    found = story.desk.get("rrqpool", pool)
+    return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
