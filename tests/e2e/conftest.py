@@ -15,7 +15,7 @@ import pytest
 
 from cluster_choice import name_image, open_cluster
 from diagnosis import OPERATOR_NAMESPACE, describe
-from helm_client import CHART, Helm
+from helm_client import CHART, Helm, HelmFailed
 from kubernetes_build import CannotHostKubernetes, find_programs
 from pools import PoolDesk
 from port_forward import PortForward
@@ -87,7 +87,14 @@ def install(helm: Helm, operator_namespace: str) -> Callable[..., None]:
         image = {"repository": name_image("rrq-operator"), "tag": "test"}
         arguments = ["upgrade", RELEASE, str(chart), "--install", "--reset-values", "--wait"]
         arguments += ["--namespace", operator_namespace]
-        helm.run(*arguments, values={"image": image, **values})
+        try:
+            helm.run(*arguments, values={"image": image, **values})
+        except HelmFailed as error:
+            if "another operation" not in str(error):
+                raise
+            # A run that was interrupted, on a cluster that stayed: nobody else installs here.
+            helm.run("rollback", RELEASE, "--namespace", operator_namespace, "--wait")
+            helm.run(*arguments, values={"image": image, **values})
 
     return install
 
