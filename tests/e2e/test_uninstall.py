@@ -1,0 +1,99 @@
+"""Story 10: `helm uninstall` leaves pools, their workers and their data; a pool can be deleted with the operator gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from diagnosis import OPERATOR_NAMESPACE
+from operator_release import OperatorRelease
+from rrq_operator.crd import CRD_NAME
+from steady_pool import SteadyPool
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from control_plane import Cluster
+    from helm_client import Helm
+    from story import Story
+
+pytestmark = pytest.mark.timeout(300)
+
+# What the operator makes of pools, and what Kubernetes makes of that.
+OWNED = "deployments,replicasets,poddisruptionbudgets,jobs,pods"
+
+
+@pytest.fixture
+def uninstall(helm: Helm, cluster: Cluster) -> Callable[[], None]:
+    def uninstall() -> None:
+        helm.run("uninstall", "rrq", "--namespace", OPERATOR_NAMESPACE, "--wait")
+        assert OperatorRelease.of(cluster).pods() == []
+
+    return uninstall
+
+
+async def test_pools_outlive_the_release_and_are_picked_up_by_the_next(
+    story: Story, cluster: Cluster, install: Callable[..., None], uninstall: Callable[[], None]
+) -> None:
+    story.apply_pool("asleep")
+    await story.wait_for_pods(0, "asleep")
+    async with SteadyPool(story) as steady:
+        pools = read_uids(story)
+        assert set(pools) == {"asleep", "steady"}
+
+        uninstall()
+        gone_at = time.time()
+        late = await story.enqueue(queue="asleep")
+
+        async def works_on() -> bool:
+            return await steady.started_between(gone_at, time.time()) >= 4
+
+        await eventually(works_on, 60, "workers stopped with the operator", interval_seconds=0.3)
+        assert CRD_NAME in cluster.kubectl("get", "crd", CRD_NAME, "--output=name")
+        assert read_uids(story) == pools
+        assert story.desk.replicas("asleep") == 0, "nobody looks after the pools"
+
+        install()
+        await story.wait_until_finished(90, late)
+        assert read_uids(story) == pools
+
+
+async def test_a_pool_is_deleted_with_all_that_is_its_own_when_the_operator_is_gone(
+    story: Story, uninstall: Callable[[], None]
+) -> None:
+    # Jobs that are not done when their pod is told to go.
+    quick_to_leave = {"drainSeconds": 1}
+    story.apply_pool("emails", worker=quick_to_leave)
+    story.apply_pool("reports", type="Job", worker=quick_to_leave)
+    jobs = await story.enqueue(queue="emails", seconds=100) + await story.enqueue(
+        queue="reports", seconds=100
+    )
+
+    async def all_run() -> bool:
+        return set((await story.read_ledger()).count("started")) == set(jobs)
+
+    await eventually(all_run, 90, "jobs never ran", interval_seconds=0.3)
+    kinds = {found["kind"] for found in owned(story)}
+    assert kinds == {"Deployment", "ReplicaSet", "PodDisruptionBudget", "Job", "Pod"}
+
+    uninstall()
+    story.desk.kubectl("delete", "rrqpool", "emails", "reports", "--timeout=20s")
+    await eventually(lambda: not owned(story), 60, "something of the pools stayed", interval_seconds=0.3)
+    assert story.desk.get("secret", "rrq-redis"), "what a pool only names is not its own"
+    for pool in ("emails", "reports"):
+        assert story.redis.cli("zcard", f"rrq:queue:{pool}").strip() == "1", (
+            f"the job of {pool} waits for the next"
+        )
+
+
+def read_uids(story: Story) -> dict[str, str]:
+    pools = story.desk.read_all("rrqpool")
+    return {pool["metadata"]["name"]: pool["metadata"]["uid"] for pool in pools}
+
+
+def owned(story: Story) -> list[dict[str, Any]]:
+    """What there is of all pools."""
+    return story.desk.read_all(OWNED, "--selector=rrq.dev/pool")
