@@ -106,15 +106,25 @@ def release(install: Callable[..., None]) -> None:
 
 
 @pytest.fixture
-def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+def tell(cluster: Cluster, request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Describes a namespace if the story has failed; for the end of a fixture."""
+
+    def tell(namespace: str) -> None:
+        report = request.node.stash.get(REPORT, None)
+        if report is None or report.failed:
+            sys.stderr.write(describe(cluster, namespace))
+
+    return tell
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, tell: Callable[[str], None]) -> Iterator[str]:
     """A strict namespace of the story's own, deleted afterwards; a failed story is described first."""
     name = f"story-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     cluster.kubectl("label", "namespace", name, *[f"{label}={value}" for label, value in STRICT.items()])
     yield name
-    report = request.node.stash.get(REPORT, None)
-    if report is None or report.failed:
-        sys.stderr.write(describe(cluster, name))
+    tell(name)
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
