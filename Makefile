@@ -12,10 +12,11 @@ PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench bench-operator soak images images-test cluster-build cluster-up cluster-down clean
+.PHONY: help demo test check static fmt lock bench bench-operator soak images images-test sbom e2e kind-test
+.PHONY: cluster-build cluster-up cluster-down chart-docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and go (a minute)
 	@$(BIN)/python -m examples.demo
@@ -23,8 +24,9 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 check: static ## Format, lint, types, import contracts and the fast tests
 	$(BIN)/python $(PYTEST) -m "not slow"
 
-# The check is not called from here: it would run the fast tests a second time.
-test: static ## Everything in check, the slow tests, and at least 90 % branch coverage
+# The check is not called from here: it would run the fast tests a second time. Each tier says by itself what it ran;
+# the last lines say which tiers this machine cannot host, and why.
+test: static ## Everything in check, the slow tests, at least 90 % branch coverage, images and stories where they can run
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run $(PYTEST)
@@ -33,8 +35,9 @@ test: static ## Everything in check, the slow tests, and at least 90 % branch co
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
 	then $(BIN)/coverage report --include='operator/*'; \
 	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
-	@if docker info >/dev/null 2>&1; then $(MAKE) images-test; \
-	else echo "images: not tested, no Docker engine answers (make images-test starts one)"; fi
+	@$(CLUSTER)/cluster_choice.py; status=$$?; \
+	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
+	$(BIN)/pytest -q -rs -m docker tests/images
 
 static: $(VENV)/.ready verify
 	$(BIN)/ruff format --check .
@@ -84,15 +87,35 @@ images: ## Build the images rrq-worker and rrq-operator (needs a running Docker 
 images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
 	$(BIN)/pytest -q -rs -m docker tests/images
 
-CLUSTER := $(BIN)/python tests/e2e/cluster
-cluster-build: $(VENV)/.ready ## Build the Kubernetes that tests start (once, 10 min; needs Go, and root for etcd)
+sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
+	@$(SUPPORT)/image_bundle.py --sbom dist
+
+RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
+SUPPORT  := $(RUN_HERE) tests/support
+CLUSTER  := $(RUN_HERE) tests/e2e/cluster
+STORIES   = $(BIN)/pytest -q -rs -m e2e tests/e2e $(ARGS)
+# What cluster_choice.py ends with where no cluster can be had.
+NOT_HERE := 3
+
+# For instance ARGS="-k burst -x".
+e2e: $(VENV)/.ready ## Run the user stories on a real Kubernetes with real pods (12 min, and 20 more the first time)
+	@$(CLUSTER)/cluster_choice.py
+	$(STORIES)
+
+cluster-build: $(VENV)/.ready ## Build what the clusters of the tests run (once, 15 min; needs Go, and root for packages)
 	@$(CLUSTER)/kubernetes_build.py
 
-cluster-up: $(VENV)/.ready ## Start a Kubernetes control plane that stays, without a node
-	@$(CLUSTER)/standing_control_plane.py up
+cluster-up: $(VENV)/.ready ## Start a Kubernetes of two nodes that stays (needs Go and root)
+	@$(CLUSTER)/standing_cluster.py up
 
 cluster-down: $(VENV)/.ready ## End what cluster-up started
-	@$(CLUSTER)/standing_control_plane.py down
+	@$(CLUSTER)/standing_cluster.py down
+
+kind-test: $(VENV)/.ready ## Make a whole cluster by kind on an engine of our own (6 min; needs Go and root)
+	$(BIN)/pytest -q -rs -m docker tests/e2e/cluster/test_kind_cluster.py
+
+chart-docs: $(VENV)/.ready ## Write the table of values in the chart's README anew
+	@$(BIN)/python tests/chart/chart_readme.py
 
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
 # The images take their versions from dev.lock, so that they run what the tests ran.
