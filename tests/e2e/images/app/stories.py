@@ -78,16 +78,17 @@ async def work(ctx: dict[str, Any], ledger: str, seconds: float = 0.0) -> str:
     return VERSION
 
 
-async def endure(ctx: dict[str, Any], ledger: str, times: int = 1) -> None:
-    """Go on until something ends the attempt; begun more often than told, finish at once."""
+async def endure(ctx: dict[str, Any], ledger: str, times: int = 1, until_version: str | None = None) -> str:
+    """Go on until something ends the attempt; begun more often than told, or in that version, finish at once."""
     await record(ctx, ledger, "started")
-    if await count_starts(ctx, ledger) <= times:
+    if (await count_starts(ctx, ledger) <= times) if until_version is None else (until_version != VERSION):
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await record(ctx, ledger, "cancelled")
             raise
     await record(ctx, ledger, "finished")
+    return VERSION
 
 
 def burn(ctx: dict[str, Any], cpu_seconds: float) -> float:
