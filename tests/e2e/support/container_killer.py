@@ -1,0 +1,53 @@
+"""kill -9 for a container, on any cluster: by a pod that sees the processes of its node."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING
+
+from cluster_choice import name_image
+
+if TYPE_CHECKING:
+    from pools import PoolDesk
+
+# Where pods may be privileged: the namespaces of the stories are strict.
+NAMESPACE = "kube-system"
+# The first process of a container cannot be killed from inside. From outside it is found by the name of its group.
+SCRIPT = """
+import os, pathlib, sys
+killed = 0
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        if sys.argv[1] in (process / "cgroup").read_text():
+            os.kill(int(process.name), 9)
+            killed += 1
+    except OSError:
+        pass  # it has ended meanwhile
+sys.exit(0 if killed else "no process of this container is here")
+"""
+
+
+def kill_container(desk: PoolDesk, pod: str) -> None:
+    """Kill all processes of the one container of a pod at once; returns when it is done."""
+    found = desk.get("pod", pod)
+    container_id = found["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    killer = f"killer-{secrets.token_hex(4)}"
+    container = {
+        "name": "killer",
+        "image": name_image("rrq-e2e:test"),
+        "command": ["python3", "-c", SCRIPT, container_id],
+        "securityContext": {"privileged": True, "runAsUser": 0},
+    }
+    spec = {
+        "nodeName": found["spec"]["nodeName"],
+        "hostPID": True,
+        "restartPolicy": "Never",
+        "containers": [container],
+    }
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": killer}, "spec": spec}
+    in_namespace = ("--namespace", NAMESPACE)
+    desk.cluster.kubectl(*in_namespace, "apply", "--filename", "-", input=json.dumps(manifest))
+    finished = ("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{killer}", "--timeout=60s")
+    desk.cluster.kubectl(*in_namespace, *finished)
+    desk.cluster.kubectl(*in_namespace, "delete", "pod", killer, "--wait=false")
