@@ -6,6 +6,7 @@ shows the first: its jobs get no pod unless somebody leads.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -128,7 +129,7 @@ async def test_an_upgrade_of_the_chart_disturbs_no_pool(
         pod = await operator.wait_for_leader()
         before = operator.leader()
         began_at = time.monotonic()
-        install(podAnnotations={"story": "after"})
+        await asyncio.to_thread(install, podAnnotations={"story": "after"})  # jobs are enqueued meanwhile
         note("helm upgrade", time.monotonic() - began_at)
         after = await operator.wait_for_leader(not_this=before)
         assert after["metadata"]["annotations"]["story"] == "after"

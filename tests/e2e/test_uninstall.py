@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ async def test_pools_outlive_the_release_and_are_picked_up_by_the_next(
         pools = read_uids(story)
         assert set(pools) == {"asleep", "steady"}
 
-        uninstall()
+        await asyncio.to_thread(uninstall)  # jobs are enqueued meanwhile
         gone_at = time.time()
         late = await story.enqueue(queue="asleep")
 
@@ -56,7 +57,7 @@ async def test_pools_outlive_the_release_and_are_picked_up_by_the_next(
         assert read_uids(story) == pools
         assert story.desk.replicas("asleep") == 0, "nobody looks after the pools"
 
-        install()
+        await asyncio.to_thread(install)
         await story.wait_until_finished(90, late)
         assert read_uids(story) == pools
 
