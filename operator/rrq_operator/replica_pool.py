@@ -67,6 +67,7 @@ class ReplicaPool:
             pods=[_pod_state(pod) for pod in pods if not (pod.is_terminating or pod.has_ended)],
             requested=requested,
             is_rolling_out=deployment is not None and deployment.is_rolling_out,
+            is_observed=deployment is None or deployment.is_observed,
         )
         self._decided_on, self._decided_at = _tell_apart(pods), monotonic()
         memory = replace(self._memory, flagged=frozenset(self._flagged_at))

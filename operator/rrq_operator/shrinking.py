@@ -57,20 +57,25 @@ def plan_shrinking(
     flagged: Collection[str],
     *,
     is_rolling_out: bool,
+    is_observed: bool = True,
 ) -> ShrinkPlan:
     """Return the next step from ``requested`` towards ``target`` replicas.
 
     ``flagged``: pods that we ourselves flagged in the round before, so that the flag is fresh. A flag that is only
     seen, of an earlier leader perhaps, may end between this observation and what is done about it.
+
+    ``is_observed``: whether Kubernetes has taken note of the last change. Until then a Deployment that was merely
+    scaled looks like one in a roll-out.
     """
     kept = min(target, requested)
     present = len(candidates)
+    has_surplus = present > requested
     if is_rolling_out and kept > 0:
         # What is beyond that are the extra pods of the roll-out, which the Deployment takes away itself.
         present = min(present, requested)
     ordered = sorted(candidates, key=lambda pod: _order(pod, flagged))
     victims = ordered[: max(0, present - kept)]
-    if present > requested:
+    if has_surplus and not (is_rolling_out and is_observed):
         # Kubernetes is about to take pods that were given up before, and may be at it already. Until they are gone
         # nobody is called back, also when the pool grows meanwhile: it could be one of them.
         victims += [pod for pod in ordered[len(victims) :] if _is_flagged(pod, flagged)]

@@ -53,6 +53,8 @@ class PoolScene:
     pods: Sequence[PodState]
     requested: int
     is_rolling_out: bool = False
+    is_observed: bool = True
+    """Whether Kubernetes has taken note of what was asked for last."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def decide_size(
             decision.replicas,
             memory.flagged,
             is_rolling_out=scene.is_rolling_out,
+            is_observed=scene.is_observed,
         )
     memory = replace(
         memory,

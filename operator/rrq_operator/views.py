@@ -85,6 +85,8 @@ class DeploymentView:
     failure: str
     scaled_by: str
     """Who wrote the number of replicas last."""
+    is_observed: bool = True
+    """Whether its controller has taken note of the spec as it is now."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def parse_pod(raw: Raw) -> PodView:
 def parse_deployment(raw: Raw) -> DeploymentView:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     requested = spec.get("replicas", 1)
+    is_observed = status.get("observedGeneration", 0) >= metadata["generation"]
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     failures = [
         entry.get("message", "")
@@ -172,11 +175,12 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         requested=requested,
         present=total,
         ready=status.get("readyReplicas", 0),
-        is_rolling_out=status.get("observedGeneration", 0) < metadata["generation"] or total > updated,
+        is_rolling_out=not is_observed or total > updated,
         digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),
         live_digest=digest_spec(spec),
         failure=failures[0] if failures else "",
         scaled_by=_find_scaler(metadata.get("managedFields") or ()),
+        is_observed=is_observed,
     )
 
 

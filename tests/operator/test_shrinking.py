@@ -41,6 +41,7 @@ def plan(
     *,
     requested: int | None = None,
     is_rolling_out: bool = False,
+    is_observed: bool = True,
 ) -> ShrinkPlan:
     return plan_shrinking(
         candidates,
@@ -48,6 +49,7 @@ def plan(
         target,
         flagged,
         is_rolling_out=is_rolling_out,
+        is_observed=is_observed,
     )
 
 
@@ -186,6 +188,24 @@ def test_in_a_roll_out_nothing_is_lowered_except_to_nothing() -> None:
 
     assert plan([pod("a"), flagged_pod("b")], 1, {"b"}, is_rolling_out=True).replicas is None
     assert plan(candidates, 0, {"a", "b"}, requested=1, is_rolling_out=True).replicas == 0
+
+
+@pytest.mark.parametrize(("requested", "target"), [(1, 1), (1, 2), (2, 2)])
+def test_nobody_is_called_back_before_kubernetes_has_noted_the_new_size(requested: int, target: int) -> None:
+    given_up = [flagged_pod("b", deletion_cost=VICTIM_COST), flagged_pod("c", deletion_cost=VICTIM_COST)]
+
+    step = plan(
+        [pod("a"), *given_up],
+        target,
+        {"b", "c"},
+        requested=requested,
+        is_rolling_out=True,
+        is_observed=False,
+    )
+
+    assert step.release == ()
+    assert set(step.drain) == {"b", "c"}
+    assert step.costs == {}
 
 
 def test_the_extra_pods_of_a_roll_out_are_not_flagged() -> None:
