@@ -47,7 +47,9 @@ def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
         return True
     if pod.ending is None or worker.registered_ms is None:
         return False
-    return worker.registered_ms / 1000 + _CLOCK_ALLOWANCE_SECONDS < pod.ending.finished_at
+    # While the kubelet waits there is no next container, whose workers could be mistaken for those of this one.
+    allowance_seconds = 0.0 if pod.ending.is_last else _CLOCK_ALLOWANCE_SECONDS
+    return worker.registered_ms / 1000 + allowance_seconds < pod.ending.finished_at
 
 
 def _find_cause(pod: PodView) -> dict[str, object] | None:

@@ -40,6 +40,8 @@ class Ending:
     finished_at: float
     exit_code: int
     reason: str
+    is_last: bool = False
+    """No container has followed it yet: the kubelet waits, ten seconds or longer, before it starts another."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,12 @@ def _find_trouble(conditions: Mapping[str, Raw], containers: Iterable[Raw]) -> t
 def _find_ending(containers: Iterable[Raw]) -> Ending | None:
     """Return the latest end of the worker's container. A sidecar may come and go: no job is in it."""
     ends = [
-        Ending(parse_time(end["finishedAt"]), end.get("exitCode", 0), end.get("reason", ""))
+        Ending(
+            parse_time(end["finishedAt"]),
+            end.get("exitCode", 0),
+            end.get("reason", ""),
+            ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CrashLoopBackOff",
+        )
         for container in containers
         if container.get("name") == CONTAINER
         for state in (container.get("state") or {}, container.get("lastState") or {})

@@ -80,6 +80,17 @@ def test_a_restarted_container_is_proof_for_those_who_registered_well_before(
 
 
 @pytest.mark.parametrize(
+    ("registered_at", "is_dead"),
+    [(ENDED_AT - 60, True), (ENDED_AT - 0.1, True), (ENDED_AT + 0.1, False)],
+)
+def test_a_container_that_is_not_started_again_yet_is_proof_for_the_youngest_too(
+    registered_at: float, is_dead: bool
+) -> None:
+    ending = Ending(ENDED_AT, 137, "Error", is_last=True)
+    assert bool(judge(build_worker(registered_at), build_view(ending=ending)).certificates) is is_dead
+
+
+@pytest.mark.parametrize(
     ("changes", "cause"),
     [
         ({"ending": Ending(ENDED_AT, 1, "")}, {"exit_code": 1, "reason": "Error"}),

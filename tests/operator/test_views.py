@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rrq_operator.views import BudgetView, parse_budget, parse_deployment, parse_job, parse_pod
+from rrq_operator.views import BudgetView, Ending, parse_budget, parse_deployment, parse_job, parse_pod
 from rrq_operator.world import PoolRecord, World, parse_record
 
 BORN = "2026-01-02T03:04:05Z"
@@ -213,6 +213,17 @@ def test_a_child_that_was_labelled_as_anothers_is_forgotten_and_both_hear_of_it(
     assert list(world.budgets) == [("shop", "emails")], "what carries another name changes nothing"
     world.set_budget(budget("emails"), None)
     assert world.budgets == {}
+
+
+def test_a_container_that_waits_after_its_crash_has_no_successor_yet() -> None:
+    def ending_in(state: dict[str, Any]) -> Ending:
+        ending = parse_pod(pod({"containerStatuses": [ended("worker") | {"state": state}]})).ending
+        assert ending is not None
+        return ending
+
+    assert ending_in({"waiting": {"reason": "CrashLoopBackOff"}}).is_last
+    assert not ending_in({"waiting": {"reason": "ContainerCreating"}}).is_last
+    assert not ending_in({"running": {}}).is_last
 
 
 def test_a_phase_alone_does_not_say_that_the_worker_has_ended() -> None:
