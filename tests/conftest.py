@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from docker_engine import BASE_VARIABLE
-from kubernetes_build import CACHE_VARIABLE, KUBECONFIG_VARIABLE
+from kubernetes_build import CACHE_VARIABLE
 from rrq.client import RRQClient
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Its presence says that the rest of the database is ours to throw away.
 MAY_FLUSH_KEY = "rrq-tests:may-flush"
-# No settings of rrq: tests/images and tests/operator/integration read them.
-KEPT_VARIABLES = (BASE_VARIABLE, CACHE_VARIABLE, KUBECONFIG_VARIABLE)
+# No settings of rrq: they say which images and clusters the tests run on.
+KEPT_VARIABLES = (BASE_VARIABLE, CACHE_VARIABLE, "RRQ_E2E_")
 
 # How long an example takes says more about the neighbours of a test than about what it tests.
 hypothesis.settings.register_profile(
@@ -54,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_summary] = TierSummary()
     config.pluginmanager.register(config.stash[_summary])
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
-    for name in [name for name in os.environ if name.startswith("RRQ_") and name not in KEPT_VARIABLES]:
+    for name in [
+        name for name in os.environ if name.startswith("RRQ_") and not name.startswith(KEPT_VARIABLES)
+    ]:
         del os.environ[name]
 
 
