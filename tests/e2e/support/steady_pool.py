@@ -79,7 +79,8 @@ class SteadyPool:
 
     async def assert_undisturbed(self, changes: list[str]) -> None:
         await self._story.wait_until_finished(ENDED_TIMEOUT_SECONDS, self.job_ids)
-        assert self._read_pods() == self._pods
+        pods = self._read_pods()
+        assert pods == self._pods, f"pool {self.name} had other pods before: {self._pods}, now {pods}"
         sizes = {line.split()[0] for line in changes}
         assert sizes <= {str(self.pod_count)}, f"pool {self.name} changed its size: {changes}"
         ledger = await self._story.read_ledger()
