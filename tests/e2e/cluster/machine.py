@@ -60,6 +60,8 @@ class Machine:
         self.first_process_id = self._wait_for_first_process()
         self.run("ip", "link", "set", "lo", "up")
         self.run("hostname", name)
+        # Connections whose process was killed would hold the network for minutes, calling for a peer that is gone.
+        self.run("sysctl", "-qw", "net.ipv4.tcp_orphan_retries=1")
 
     def enter(self, folder: Path = Path("/")) -> tuple[str, ...]:
         """What a command is put behind to run here, in `folder`. It ends when the process that called it is killed."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,7 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         """End everything; the logs stay."""
         self.machine.kill()  # and with it whatever is inside
+        leave_network(self.network)
         for node in self.nodes:
             node.kill()
         self.names.stop()
@@ -188,6 +190,12 @@ def join_network(control: Machine) -> int:
         run(["ip", "route", "add", f"10.{number}.0.0/16", "via", f"10.{number}.0.1"])
         return number
     raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by clusters that run: end some.")
+
+
+def leave_network(number: int) -> None:
+    """Take the cable away at once; by itself it goes when the kernel has closed the last connection."""
+    with suppress(MachineFailed):  # it is gone
+        run(["ip", "link", "delete", f"rrq{number}"])
 
 
 def plug_in(control: Machine, machine: Machine, place: NodeAddress) -> None:

@@ -19,7 +19,7 @@ from kubernetes_build import CannotHostKubernetes, cache_folder
 from machine import MachineFailed
 from node import remove_groups
 from progress import CommandFailed
-from real_cluster import RealCluster
+from real_cluster import RealCluster, leave_network
 
 STATE_FILE = "state.json"
 STOP_TIMEOUT_SECONDS = 30.0
@@ -34,7 +34,11 @@ def up(folder: Path) -> None:
         cluster = RealCluster(programs, folder, images=[images], outlives_us=True)
         cluster.start()
         groups = [node.place.group for node in cluster.nodes]
-        state = {"first_process": cluster.machine.first_process_id, "groups": groups}
+        state = {
+            "first_process": cluster.machine.first_process_id,
+            "groups": groups,
+            "network": cluster.network,
+        }
         (folder / STATE_FILE).write_text(json.dumps(state))
         started = f"{len(groups)} nodes, ready in {cluster.started_in_seconds:.1f} s"
         say(f"# {started}. `make cluster-down` ends it.")
@@ -47,6 +51,7 @@ def down(folder: Path) -> None:
     if running is not None:
         running.kill()
         running.wait(STOP_TIMEOUT_SECONDS)  # it is gone only after every process of its machine
+        leave_network(read_state(folder)["network"])
     remove(folder)
     say("the cluster is gone" if running else "no cluster was running")
 
