@@ -93,7 +93,7 @@ sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
 RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support
 CLUSTER  := $(RUN_HERE) tests/e2e/cluster
-STORIES   = $(BIN)/pytest -q -rs -m e2e tests/e2e $(ARGS)
+STORIES   = $(BIN)/pytest -q -rs -m "e2e and not docker" tests/e2e $(ARGS)
 # What cluster_choice.py ends with where no cluster can be had.
 NOT_HERE := 3
 
