@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rrq.client import RRQClient
 
 
-# What a pod is given beyond its grace period before the kubelet kills it (manifests.py of the operator). The
-# jobs of these tests would take longer, so that a pod that waited for them is noticed.
-BEYOND_GRACE_SECONDS = 10
+# Two are promised; the others are for what runs beside the test. The jobs of these tests would take longer, so that
+# a pod that waited for them is noticed.
+BEYOND_GRACE_SECONDS = 4
 
 
 async def ended(pod: Pod, timeout_seconds: float = 30.0) -> int:
