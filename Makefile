@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
-# Most tests mostly wait, so there are two at a time per processor; PROCESSES=0 runs one after the other.
-PROCESSES ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+# Tests mostly wait, also for programs of their own that take a processor: one test at a time per processor is what
+# leaves none of them waiting for its neighbours. PROCESSES=0 runs one after the other.
+PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 # Tests start thousands of Python processes, each of which would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -123,9 +123,11 @@ async def test_a_pool_that_comes_before_its_definition_is_waited_for(
     desk: PoolDesk, start_operator: Callable[..., RunningOperator], redis_dsn: str
 ) -> None:
     desk.kubectl("delete", "crd", "rrqworkerpools.rrq.dev")
-    operator = start_operator()
-    await eventually(lambda: "does not know RRQWorkerPool" in operator.log, 20)
-    install_pool_definition(desk.cluster)
+    try:
+        operator = start_operator()
+        await eventually(lambda: "does not know RRQWorkerPool" in operator.log, 20)
+    finally:
+        install_pool_definition(desk.cluster)  # also for the tests that follow
     await eventually(lambda: leads(operator), 20)
     desk.apply(build_pool("emails", redis={"url": redis_dsn}))
     await eventually(lambda: desk.replicas("emails") == 0, 20)
