@@ -94,7 +94,7 @@ async def test_jobs_of_workers_that_die_start_elsewhere_within_seconds(
     # A machine with more to do than this story makes single ones late, but none that has to wait for its lease.
     for way, seconds in waits.items():
         assert median(seconds) < DUE_AGAIN_SECONDS, f"{way}: {seconds}"
-    assert percentile_95([wait for seconds in waits.values() for wait in seconds]) < LEASE_SECONDS
+    assert percentile_95([wait for seconds in waits.values() for wait in seconds]) < 2 * DUE_AGAIN_SECONDS
 
 
 async def assert_out_of_memory(story: Story, job_id: str) -> None:
