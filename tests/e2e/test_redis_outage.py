@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from diagnosis import OPERATOR_NAMESPACE
-from pools import PoolDesk
+from operator_release import OperatorRelease
 from rrq.client import RRQClient
 from story import Story
 from waiting import eventually
@@ -33,8 +32,9 @@ def containers(pods: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
 
 
 def operators(story: Story) -> dict[str, tuple[str, int]]:
-    system = PoolDesk(story.desk.cluster, OPERATOR_NAMESPACE)
-    return containers(system.read_all("pods", "--selector=app.kubernetes.io/component=operator"))
+    pods = OperatorRelease.of(story.desk.cluster).pods()
+    assert pods, "no operator runs"
+    return containers(pods)
 
 
 async def wait_until_ready(story: Story) -> None:

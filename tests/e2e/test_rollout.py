@@ -50,6 +50,7 @@ async def test_jobs_survive_the_roll_out_of_a_new_image(story: Story) -> None:
         readiness = find_readiness(pools.changes)
         told_to_go_at = find_ends(pods.changes, old_pods)
 
+    assert set(told_to_go_at) == old_pods, "the watch did not show every old pod being told to go"
     ledger = await story.read_ledger()
     assert_short_jobs_ended_where_they_began(ledger, short_ids, told_to_go_at)
     assert_long_jobs_went_to_the_new_version(ledger, long_ids, old_pods)
