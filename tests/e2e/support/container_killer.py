@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 NAMESPACE = "kube-system"
 # The first process of a container cannot be killed from inside. From outside it is found by the name of its group.
 SCRIPT = """
-import os, pathlib, sys
+import os, pathlib, sys, time
+print(time.time())
 killed = 0
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     try:
@@ -28,8 +29,8 @@ sys.exit(0 if killed else "no process of this container is here")
 """
 
 
-def kill_container(desk: PoolDesk, pod: str) -> None:
-    """Kill all processes of the one container of a pod at once; returns when it is done."""
+def kill_container(desk: PoolDesk, pod: str) -> float:
+    """Kill all processes of the one container of a pod at once; returns when that was, by the clock of its node."""
     found = desk.get("pod", pod)
     container_id = found["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
     killer = f"killer-{secrets.token_hex(4)}"
@@ -49,5 +50,8 @@ def kill_container(desk: PoolDesk, pod: str) -> None:
     in_namespace = ("--namespace", NAMESPACE)
     desk.cluster.kubectl(*in_namespace, "apply", "--filename", "-", input=json.dumps(manifest))
     finished = ("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{killer}", "--timeout=60s")
-    desk.cluster.kubectl(*in_namespace, *finished)
-    desk.cluster.kubectl(*in_namespace, "delete", "pod", killer, "--wait=false")
+    try:
+        desk.cluster.kubectl(*in_namespace, *finished)
+        return float(desk.cluster.kubectl(*in_namespace, "logs", killer))
+    finally:
+        desk.cluster.kubectl(*in_namespace, "delete", "pod", killer, "--wait=false")

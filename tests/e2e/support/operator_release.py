@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from container_killer import kill_container
 from diagnosis import OPERATOR_NAMESPACE
-from host_process import kill_first_process
 from pools import PoolDesk
 from story import is_ready
 from waiting import eventually
 
 if TYPE_CHECKING:
     from control_plane import Cluster
+    from story_watch import Change
 
 SELECTOR = "app.kubernetes.io/name=rrq-operator"
 LEASE = "rrq-operator"
@@ -63,10 +65,34 @@ class OperatorRelease:
 
     def kill(self, pod: dict[str, Any]) -> None:
         """End the process of an operator as a crash does."""
-        kill_first_process(pod["metadata"]["uid"], "rrq_operator")
+        kill_container(self.desk, pod["metadata"]["name"])
 
     def remove(self, pod: dict[str, Any], *arguments: str) -> None:
         self.desk.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false", *arguments)
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """Who leads now, and how long nobody did, at most: by the times that the leaders themselves wrote."""
+
+    leader: str
+    seconds: float
+
+
+def find_takeover(changes: list[Change], before: str) -> Takeover | None:
+    """The takeover from a leader in the history of the Lease, or None while there was none."""
+    renewed_at: datetime | None = None
+    for change in changes:
+        spec = change.body["spec"]
+        holder = spec.get("holderIdentity", "")
+        if change.name != LEASE or not holder:  # who goes in peace leaves it without a holder
+            continue
+        if holder == before:
+            renewed_at = datetime.fromisoformat(spec["renewTime"])
+        elif renewed_at is not None:
+            acquired_at = datetime.fromisoformat(spec["acquireTime"])
+            return Takeover(holder, (acquired_at - renewed_at).total_seconds())
+    return None
 
 
 def restarts(pod: dict[str, Any]) -> int:
