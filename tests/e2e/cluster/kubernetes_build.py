@@ -40,6 +40,11 @@ NODE_PACKAGES = {
     "conntrack": "conntrack",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+    "hostname": "hostname",
+    "sysctl": "procps",
 }
 
 

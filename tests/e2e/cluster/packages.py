@@ -13,8 +13,12 @@ from progress import CommandFailed, run_with_progress
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Where Debian puts programs that are not for the PATH of everybody.
-SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/lib/cni"))
+# Where Debian puts programs that are not for the PATH of everybody. Into ours they go: what is found here is called by
+# its name later, also by programs that we start.
+for folder in ("/usr/sbin", "/sbin"):
+    if folder not in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), folder))
+SEARCHED = os.pathsep.join((os.environ["PATH"], "/usr/lib/cni"))
 STARTS_REFUSED = Path("/usr/sbin/policy-rc.d")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+# What images call the processors that Linux calls otherwise.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+
 
 def write_pause_image(program: Path, tag: str, archive: Path) -> Path:
     """Write an archive as `docker save` does, of an image with nothing but the program in it."""
     layer = pack({"pause": program.read_bytes()})
     content = {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
