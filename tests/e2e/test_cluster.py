@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from control_groups import GROUPS, remove_groups
 from control_plane import Cluster
 from kubernetes_build import CannotHostKubernetes, find_programs
-from node import GROUPS, KERNEL_SETTINGS, PAUSE_IMAGE, remove_groups
+from node import KERNEL_SETTINGS, PAUSE_IMAGE
 from real_cluster import RealCluster, refuse_where_none_can_run
 from waiting import eventually
 

@@ -11,7 +11,6 @@ the others and the mounts with it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from control_groups import remove_groups
 from kubernetes_build import cache_folder
 from packages import MissingPackages, install
 from progress import CommandFailed, run_with_progress, say
@@ -59,7 +59,6 @@ LOCKED_DOWN = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-pri
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 30.0
-CGROUP_TIMEOUT_SECONDS = 5.0
 COMMAND_TIMEOUT_SECONDS = 600.0
 
 
@@ -178,7 +177,7 @@ def run_engine(data: Path, turn: int) -> Iterator[str]:
     log = folder / "log"
     with ExitStack() as afterwards:  # the last one first, and each of them whatever the others meet
         afterwards.callback(shutil.rmtree, folder)
-        afterwards.callback(remove_cgroups, folder.name)
+        afterwards.callback(remove_groups, folder.name)
         with log.open("wb") as output:
             daemon = subprocess.Popen(
                 command,
@@ -203,7 +202,7 @@ def forget_interrupted_run(data: Path, mark: Path) -> None:
         return
     say("the last Docker engine did not end in order; its images are made again")
     left = Path(mark.read_text())
-    remove_cgroups(left.name)
+    remove_groups(left.name)
     shutil.rmtree(left, ignore_errors=True)
     if data.exists():
         shutil.rmtree(data)
@@ -231,28 +230,6 @@ def end(daemon: subprocess.Popen[bytes], mark: Path) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(daemon.pid, signal.SIGKILL)
         daemon.wait()
-
-
-def remove_cgroups(name: str) -> None:
-    trees = Path("/sys/fs/cgroup")
-    # Version 2 has one tree, version 1 one for each controller.
-    for top in (*trees.glob(name), *trees.glob(f"*/{name}")):
-        for group, _, _ in os.walk(top, topdown=False):
-            remove_cgroup(group)
-
-
-def remove_cgroup(group: str) -> None:
-    """Remove it as soon as the kernel lets us: a process that has just ended still counts for a moment."""
-    deadline = time.monotonic() + CGROUP_TIMEOUT_SECONDS
-    while True:
-        try:
-            os.rmdir(group)
-        except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
 
 
 def base_archive(environment: Mapping[str, str] = os.environ) -> Path:

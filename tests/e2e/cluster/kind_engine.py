@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docker_engine import DockerEngine, remove_cgroups, wait_for_answer
+from control_groups import remove_groups
+from docker_engine import DockerEngine, wait_for_answer
 from kubernetes_build import HERE, CannotHostKubernetes
 from machine import Machine, MachineFailed, run
 
@@ -66,7 +67,7 @@ def own_kind_engine() -> Iterator[KindEngine]:
         mark = afterwards.enter_context((folder / MARK).open("w"))
         fcntl.flock(mark, fcntl.LOCK_SH)
         afterwards.callback(shutil.rmtree, folder)
-        afterwards.callback(remove_cgroups, folder.name)
+        afterwards.callback(remove_groups, folder.name)
         started: list[subprocess.Popen[bytes]] = []
         afterwards.callback(wait_for_all, started)
         machine = Machine("docker", folder)
@@ -94,7 +95,7 @@ def remove_what_killed_runs_left() -> None:
     for mark in PLACE.glob(f"{PREFIX}*/{MARK}"):
         with suppress(BlockingIOError), mark.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_cgroups(mark.parent.name)
+            remove_groups(mark.parent.name)
             shutil.rmtree(mark.parent)
 
 

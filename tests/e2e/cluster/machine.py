@@ -58,10 +58,18 @@ class Machine:
             start_new_session=True,
         )
         self.first_process_id = self._wait_for_first_process()
-        self.run("ip", "link", "set", "lo", "up")
-        self.run("hostname", name)
-        # Connections whose process was killed would hold the network for minutes, calling for a peer that is gone.
-        self.run("sysctl", "-qw", "net.ipv4.tcp_orphan_retries=1")
+        try:
+            self.run("ip", "link", "set", "lo", "up")
+            self.run("hostname", name)
+            # Connections whose process was killed would hold the network for minutes, calling for a peer that is gone.
+            self.run("sysctl", "-qw", "net.ipv4.tcp_orphan_retries=1")
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        return self._holder.poll() is None
 
     def enter(self, folder: Path = Path("/")) -> tuple[str, ...]:
         """What a command is put behind to run here, in `folder`. It ends when the process that called it is killed."""
@@ -76,8 +84,9 @@ class Machine:
 
     def kill(self) -> None:
         """End everything that runs here, as pulling the plug does."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.first_process_id, signal.SIGKILL)
+        if self.is_running:  # else the number may be that of another process by now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.first_process_id, signal.SIGKILL)
         self._holder.wait(COMMAND_TIMEOUT_SECONDS)
 
     def _wait_for_first_process(self) -> int:

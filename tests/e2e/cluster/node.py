@@ -7,24 +7,26 @@ the computer underneath keeps nothing. Only control groups are shared with it: `
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
+from control_groups import group_trees, remove_groups
+from kubernetes_build import CACHE_VARIABLE
 from machine import MachineFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from control_plane import ControlPlane
     from kubernetes_build import Programs
     from machine import Machine
 
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
 PAUSE_IMAGE = "localhost/pause:1"
-GROUPS = Path("/sys/fs/cgroup")
-# Paths that containerd, kubelet and the network plugins write to wherever they are told to work.
-OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet")
+# Paths that containerd, kubelet and the network plugins write to wherever they are told to work. Not the folders in
+# /var/lib that they make, which most computers lack: a mount would need them there, too.
+OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib")
 NETWORK_PLUGINS = "/usr/lib/cni"
 # What a kubelet wants of the kernel, and would set for the whole computer. It is shown that it is so.
 KERNEL_SETTINGS = {
@@ -104,10 +106,12 @@ class Node:
 
     def kill(self) -> None:
         """End everything on the node at once."""
+        was_running = self.machine.is_running
         self.machine.kill()
         for part in (self.proxy, self.kubelet, self.containerd):
             part.stop()
-        remove_groups(self.place.group)
+        if was_running:  # else the whole cluster may have ended, and its number and names be another's by now
+            remove_groups(self.place.group)
 
     def _part(self, name: str, command: list[str]) -> Part:
         log = self._plane.logs / f"{self.place.name}-{name}.log"
@@ -124,8 +128,12 @@ class Node:
 
     def _make_file_systems(self) -> None:
         for path in OWN_FILE_SYSTEMS:
-            if not Path(path).is_dir():
-                Path(path).mkdir()
+            for needed in (self.folder, self._programs.path("kubelet")):
+                if needed.is_relative_to(path):
+                    raise MachineFailed(
+                        f"{self.place.name} would not see {needed}, because it has its own {path}. Set TMPDIR, or "
+                        f"{CACHE_VARIABLE}, to a folder elsewhere."
+                    )
             self.machine.run("mount", "-t", "tmpfs", "tmpfs", path)
         for setting, value in KERNEL_SETTINGS.items():
             shown = self.folder / setting.replace("/", ".")
@@ -225,17 +233,3 @@ state = "/run/containerd"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 """
-
-
-def group_trees() -> list[Path]:
-    """The tops of the control groups: one in version 2, one for each controller in version 1."""
-    if (GROUPS / "cgroup.controllers").exists():
-        return [GROUPS]
-    return [tree for tree in GROUPS.iterdir() if (tree / "cgroup.procs").exists() and not tree.is_symlink()]
-
-
-def remove_groups(name: str) -> None:
-    """Remove the control groups below `name`, from the innermost outwards; their processes have ended."""
-    for tree in group_trees():
-        for group, _, _ in os.walk(tree / name, topdown=False):
-            os.rmdir(group)

@@ -16,10 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster_part import Part
+from control_groups import group_trees
 from control_plane import Cluster, ControlPlane
 from kubernetes_build import NODE_PACKAGES, CannotHostKubernetes
 from machine import Machine, MachineFailed, run
-from node import PAUSE_IMAGE, Node, NodeAddress, group_trees
+from node import PAUSE_IMAGE, Node, NodeAddress
 from packages import MissingPackages, demand
 from pause_image import write_pause_image
 
@@ -61,10 +62,18 @@ class RealCluster(Cluster):
         outlives_us: bool = False,
     ) -> None:
         self.machine = Machine("control", folder, outlives_us=outlives_us)
-        self.network = join_network(self.machine)
-        self.plane = ControlPlane(
-            programs, folder, machine=self.machine, address=f"10.{self.network}.0.1", outlives_us=outlives_us
-        )
+        try:
+            self.network = join_network(self.machine)
+            self.plane = ControlPlane(
+                programs,
+                folder,
+                machine=self.machine,
+                address=f"10.{self.network}.0.1",
+                outlives_us=outlives_us,
+            )
+        except BaseException:
+            self.machine.kill()  # and with it its end of the cable
+            raise
         super().__init__(self.plane.kubeconfig, self.plane.kubectl_program)
         self.logs = self.plane.logs
         self.started_in_seconds = 0.0
@@ -105,14 +114,17 @@ class RealCluster(Cluster):
 
     def stop(self) -> None:
         """End everything; the logs stay."""
-        self.machine.kill()  # and with it whatever is inside
-        leave_network(self.network)
+        # The number of the network, by which all is named, is ours while the cable is there, which ends with the
+        # machine at the latest: so the machine goes last.
         for node in self.nodes:
             node.kill()
+        if self.machine.is_running:
+            leave_network(self.network)
+        self.machine.kill()  # and with it whatever is inside
         self.names.stop()
         self.plane.stop()
         for node in self.nodes:
-            shutil.rmtree(node.folder)
+            shutil.rmtree(node.folder, ignore_errors=True)  # one that did not start has none
 
     def add_node(self) -> Node:
         """Start one more node, and return when pods can run on it."""
@@ -135,12 +147,13 @@ class RealCluster(Cluster):
 
     def _plug_in_node(self) -> Node:
         number = len(self.nodes) + 1
+        place_name = f"node{number}"
         place = NodeAddress(
-            name=f"node{number}",
+            name=place_name,
             address=f"10.{self.network}.0.{10 + number}",
             gateway=self.plane.address,
             pods=f"10.{self.network}.{number}.0/24",
-            group=f"rrq-{self.network}-node{number}",
+            group=name_group(self.network, place_name),
         )
         machine = Machine(place.name, self._folder, inside=self.machine, outlives_us=self._outlives_us)
         plug_in(self.machine, machine, place)
@@ -190,6 +203,11 @@ def join_network(control: Machine) -> int:
         run(["ip", "route", "add", f"10.{number}.0.0/16", "via", f"10.{number}.0.1"])
         return number
     raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by clusters that run: end some.")
+
+
+def name_group(network: int, node: str) -> str:
+    """The control group of the pods of a node; `*` stands for all nodes of the cluster."""
+    return f"rrq-{network}-{node}"
 
 
 def leave_network(number: int) -> None:

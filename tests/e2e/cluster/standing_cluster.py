@@ -6,8 +6,10 @@ There is one per cache folder. Tests use it when RRQ_E2E_KUBECONFIG names its ku
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ import psutil
 
 from cluster_choice import build_all
 from cluster_part import PartFailed
+from control_groups import remove_groups
 from kubernetes_build import CannotHostKubernetes, cache_folder
 from machine import MachineFailed
-from node import remove_groups
 from progress import CommandFailed
-from real_cluster import RealCluster, leave_network
+from real_cluster import RealCluster, leave_network, name_group
 
 STATE_FILE = "state.json"
 STOP_TIMEOUT_SECONDS = 30.0
@@ -32,15 +34,11 @@ def up(folder: Path) -> None:
         programs, images = build_all()
         folder.mkdir(parents=True)
         cluster = RealCluster(programs, folder, images=[images], outlives_us=True)
-        cluster.start()
-        groups = [node.place.group for node in cluster.nodes]
-        state = {
-            "first_process": cluster.machine.first_process_id,
-            "groups": groups,
-            "network": cluster.network,
-        }
+        # Before it starts: should we be killed meanwhile, `down` finds what there is.
+        state = {"first_process": cluster.machine.first_process_id, "network": cluster.network}
         (folder / STATE_FILE).write_text(json.dumps(state))
-        started = f"{len(groups)} nodes, ready in {cluster.started_in_seconds:.1f} s"
+        cluster.start()
+        started = f"{len(cluster.nodes)} nodes, ready in {cluster.started_in_seconds:.1f} s"
         say(f"# {started}. `make cluster-down` ends it.")
     say(f"export KUBECONFIG={folder / 'admin.kubeconfig'}")
 
@@ -49,16 +47,41 @@ def down(folder: Path) -> None:
     """End it, if it runs, and remove all it kept."""
     running = find_first_process(folder)
     if running is not None:
+        # The first process last: the number of the network, by which all is named, is ours while the cable is there.
+        kill_others(running)
+        network = read_state(folder).get("network")
+        if network is not None:
+            remove_groups(name_group(network, "*"))
+            leave_network(network)
         running.kill()
         running.wait(STOP_TIMEOUT_SECONDS)  # it is gone only after every process of its machine
-        leave_network(read_state(folder)["network"])
     remove(folder)
     say("the cluster is gone" if running else "no cluster was running")
 
 
+def kill_others(first: psutil.Process) -> None:
+    """End what runs on a machine and on those inside it, which end with the process that made them."""
+    namespace = read_namespace(first.pid)
+    if not namespace:
+        return  # it has just ended, and all others with it
+    assert namespace != read_namespace(os.getpid()), f"process {first.pid} is not that of a machine"
+    in_it = [process for process in psutil.process_iter() if read_namespace(process.pid) == namespace]
+    others = [process for process in in_it if process != first]
+    for process in others:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(others, STOP_TIMEOUT_SECONDS)
+
+
+def read_namespace(process_id: int) -> str:
+    """The namespace of processes that one is in; nothing of one that has ended."""
+    try:
+        return os.readlink(f"/proc/{process_id}/ns/pid")
+    except OSError:
+        return ""
+
+
 def remove(folder: Path) -> None:
-    for group in read_state(folder).get("groups", []):
-        remove_groups(group)
     shutil.rmtree(folder, ignore_errors=True)
 
 
