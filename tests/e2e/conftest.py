@@ -16,7 +16,7 @@ import pytest
 from cluster_choice import name_image, open_cluster
 from diagnosis import OPERATOR_NAMESPACE, describe
 from helm_client import CHART, Helm, HelmFailed
-from kubernetes_build import CannotHostKubernetes, find_programs
+from kubernetes_build import CannotHostKubernetes, find_client
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
@@ -64,7 +64,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def helm(cluster: Cluster) -> Helm:
-    return Helm(find_programs().path("helm"), cluster.kubeconfig)
+    try:
+        return Helm(find_client("helm"), cluster.kubeconfig)
+    except CannotHostKubernetes as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

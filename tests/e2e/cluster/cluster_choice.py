@@ -8,10 +8,8 @@ root, Go and Debian's packages. A machine with none of these is told in one line
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from control_plane import Cluster
@@ -19,12 +17,12 @@ from docker_engine import NoDockerEngine
 from image_bundle import build_bundle
 from kind_cluster import kind_cluster, why_not
 from kubernetes_build import (
-    KUBECONFIG_VARIABLE,
     NODE_PACKAGES,
     CannotHostKubernetes,
     Programs,
     build,
-    find_programs,
+    build_clients,
+    find_client,
     given_kubeconfig,
 )
 from packages import MissingPackages, install
@@ -33,6 +31,7 @@ from real_cluster import RealCluster, refuse_where_none_can_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 IMAGE_PREFIX_VARIABLE = "RRQ_E2E_IMAGE_PREFIX"
 
@@ -45,10 +44,12 @@ def open_cluster(folder: Path) -> Iterator[Cluster]:
     """Give a cluster for the length of the block, or raise `CannotHostKubernetes`."""
     given = given_kubeconfig()
     if given is not None:
-        yield Cluster(given, find_kubectl())
+        build_clients()
+        yield Cluster(given, find_client("kubectl"))
         return
     without_kind = why_not()
     if without_kind is None:
+        build_clients()
         with kind_cluster(folder, build_images()) as cluster:
             yield cluster
         return
@@ -79,24 +80,14 @@ def build_images() -> Path:
         raise CannotHostKubernetes(f"The images cannot be built. {missing}") from missing
 
 
-def find_kubectl() -> Path:
-    try:
-        return find_programs().path("kubectl")
-    except CannotHostKubernetes as missing:
-        installed = shutil.which("kubectl")
-        if installed is None:
-            raise CannotHostKubernetes(
-                f"no kubectl here for the cluster that {KUBECONFIG_VARIABLE} names. {missing}"
-            ) from missing
-        return Path(installed)
-
-
 def prepare() -> None:
     """Build whatever the cluster of the stories needs, so that they find it ready."""
     given = given_kubeconfig()
     if given is not None:
+        build_clients()
         say(f"the stories run on the cluster of {given}")
     elif (without_kind := why_not()) is None:
+        build_clients()
         say(f"the stories run on kind, with the images of {build_images()}")
     else:
         say(f"not kind: {without_kind}")

@@ -7,12 +7,10 @@ Everywhere else one line says what is missing.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -22,11 +20,12 @@ from docker_engine import DockerEngine, answers
 from kind_engine import KindEngine
 from kind_node_image import build_node_image, has_image, own_node_image, refuse_where_none_can_be_built
 from kind_programs import PUBLISHED_NODE_IMAGE, find_kind
-from kubernetes_build import CannotHostKubernetes, find_programs
+from kubernetes_build import CannotHostKubernetes, find_client
 from progress import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 IMAGE_VARIABLE = "RRQ_E2E_KIND_IMAGE"  # a node image to use instead
 WORKER_COUNT = 2
@@ -51,7 +50,6 @@ def why_not() -> str | None:
             if reason is not None:
                 refuse_where_none_is_built(reason)
         find_kind()
-        find_kubectl()
     except CannotHostKubernetes as missing:
         return str(missing)
     return None
@@ -64,7 +62,7 @@ def kind_cluster(folder: Path, images: Path, engine: KindEngine | None = None) -
     `folder` gets its kubeconfig, and the logs of its nodes if it does not come up.
     """
     engine = engine or find_engine()
-    image, kubectl = get_node_image(engine), find_kubectl()
+    image, kubectl = get_node_image(engine), find_client("kubectl")
     kind = Kind(find_kind(), f"rrq-{uuid.uuid4().hex[:8]}", engine.docker.host)
     configuration, kubeconfig = folder / "kind.yaml", folder / "kind.kubeconfig"
     configuration.write_text(build_configuration(engine.address))
@@ -111,16 +109,6 @@ def find_engine() -> KindEngine:
             "kind needs a Docker engine and none answers: start one, or name it in DOCKER_HOST."
         )
     return KindEngine(DockerEngine(None, None))
-
-
-def find_kubectl() -> Path:
-    try:
-        return find_programs().path("kubectl")
-    except CannotHostKubernetes:
-        installed = shutil.which("kubectl")
-        if installed is None:
-            raise
-        return Path(installed)
 
 
 def node_image() -> str:

@@ -24,7 +24,7 @@ from packages import MissingPackages, find, install
 from progress import CommandFailed, alone, run_with_progress, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CACHE_VARIABLE = "RRQ_CLUSTER_CACHE"
 KUBECONFIG_VARIABLE = "RRQ_E2E_KUBECONFIG"  # a cluster that tests use instead
@@ -99,6 +99,7 @@ HELM = GoModule("helm", ("helm",), "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"
 COREDNS = GoModule("coredns", ("coredns",), "github.com/coredns/coredns")
 PAUSE = GoModule("pause", ("pause",))
 MODULES = (KUBERNETES, HELM, COREDNS, PAUSE)
+CLIENTS = {"kubectl": KUBERNETES, "helm": HELM}  # all that a cluster needs that is there
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,26 @@ def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
     return Programs({**folders, "etcd": etcd.parent})
 
 
+def find_client(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return kubectl or helm: ours if it is built, else an installed one; raise `CannotHostKubernetes` if neither."""
+    folder = CLIENTS[name].folder(environment)
+    if folder.is_dir():
+        return folder / name
+    installed = find(name)
+    if installed is None:
+        raise CannotHostKubernetes(f"{name} is missing: run `make cluster-build` first, or install it.")
+    return installed
+
+
+def build_clients() -> None:
+    """Make sure that `find_client` finds: ours where Go is at hand, as installed ones may be of any age."""
+    try:
+        compile_missing(list(CLIENTS.values()))
+    except CannotHostKubernetes:
+        for name in CLIENTS:
+            find_client(name)
+
+
 def given_kubeconfig(environment: Mapping[str, str] = os.environ) -> Path | None:
     """The file of a cluster that the tests are to use instead of starting one."""
     named = environment.get(KUBECONFIG_VARIABLE)
@@ -146,19 +167,25 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def build() -> Programs:
     """Make sure that the programs are there: seconds when they are, minutes the first time."""
-    unbuilt = [module for module in MODULES if not module.folder().is_dir()]
-    if unbuilt:
+    if not all(module.folder().is_dir() for module in MODULES):
         refuse_without_go()  # before etcd: nothing is installed on a machine that cannot build
     try:
         install(ETCD)
     except MissingPackages as missing:
         raise CannotHostKubernetes(str(missing)) from missing
+    compile_missing(MODULES)
+    return find_programs()
+
+
+def compile_missing(modules: Sequence[GoModule]) -> None:
+    """Build what is not built yet."""
+    unbuilt = [module for module in modules if not module.folder().is_dir()]
     if unbuilt:
+        refuse_without_go()
         with alone(cache_folder() / "build.lock"):
             for module in unbuilt:
                 if not module.folder().is_dir():  # the one that held the lock before us may have made it
                     compile_module(module)
-    return find_programs()
 
 
 def refuse_without_go() -> None:

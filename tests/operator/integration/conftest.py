@@ -6,7 +6,6 @@ what it lacks; `make test` builds what can be built beforehand.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,13 @@ from kubernetes.aio.client import ApiClient, ApiException, CoreV1Api, V1Namespac
 
 from control_plane import Cluster, ControlPlane
 from fake_node import FakeNode
-from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes, find_programs, given_kubeconfig
+from kubernetes_build import (
+    KUBECONFIG_VARIABLE,
+    CannotHostKubernetes,
+    find_client,
+    find_programs,
+    given_kubeconfig,
+)
 from kubernetes_client import open_client
 from object_reader import ObjectReader
 from operator_process import RunningOperator
@@ -47,7 +52,11 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
     """A Kubernetes with all rights in it, shared by the whole run; tests want `namespace` for their objects."""
     given = given_kubeconfig()
     if given is not None:
-        yield Cluster(given, find_kubectl())
+        try:
+            kubectl = find_client("kubectl")
+        except CannotHostKubernetes as missing:
+            pytest.skip(f"nothing to reach the cluster by that {KUBECONFIG_VARIABLE} names. {missing}")
+        yield Cluster(given, kubectl)
         return
     try:
         programs = find_programs()
@@ -55,16 +64,6 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         pytest.skip(f"no Kubernetes here. {missing}")
     with ControlPlane(programs, tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
-
-
-def find_kubectl() -> Path:
-    try:
-        return find_programs().path("kubectl")
-    except CannotHostKubernetes as missing:
-        installed = shutil.which("kubectl")
-        if installed is None:
-            pytest.skip(f"no kubectl here for the cluster that {KUBECONFIG_VARIABLE} names. {missing}")
-        return Path(installed)
 
 
 @pytest.fixture
