@@ -63,6 +63,7 @@ def test_without_a_docker_client_the_line_is_the_same(
     assert why_not() == NO_ENGINE
 
 
+@pytest.mark.docker
 @pytest.mark.slow
 def test_an_engine_without_the_node_image_says_why_it_cannot_be_had(
     engine: KindEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -77,6 +78,7 @@ def test_an_engine_without_the_node_image_says_why_it_cannot_be_had(
     assert "\n" not in missing
 
 
+@pytest.mark.docker
 @pytest.mark.slow
 def test_an_engine_that_has_the_node_image_lacks_nothing(
     engine: KindEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -86,6 +88,7 @@ def test_an_engine_that_has_the_node_image_lacks_nothing(
     assert why_not() is None
 
 
+@pytest.mark.docker
 @pytest.mark.slow
 def test_a_cluster_that_does_not_come_up_leaves_no_container(
     engine: KindEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -97,6 +100,7 @@ def test_a_cluster_that_does_not_come_up_leaves_no_container(
     assert engine.docker.run("ps", "--all", "--quiet") == ""
 
 
+@pytest.mark.docker
 @pytest.mark.slow
 async def test_what_a_killed_run_left_is_removed_by_a_later_one(empty_engine: KindEngine) -> None:
     code = "import kind_engine, time\nwith kind_engine.own_kind_engine() as engine:\n"
