@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from kubernetes_build import CannotHostKubernetes, find_client
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
+from rrq_operator.crd import CRD_NAME
 from story import Story
 from story_redis import NAME, PORT, StoryRedis, start_redis
 
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from control_plane import Cluster
 
 RELEASE = "rrq"
+NAMESPACE_PREFIX = "story-"
 STRICT = {"pod-security.kubernetes.io/enforce": "restricted"}
 REPORT = pytest.StashKey[pytest.TestReport]()
+REMARK = "remark"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -50,6 +54,20 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[REPORT] = report
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what stories have to remark: a green line must not hide that one put less to the test than its name says."""
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if name == REMARK and report.when == "call":
+                terminalreporter.write_line(f"remark: {report.nodeid}: {text}")
+
+
+@pytest.fixture
+def remark(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Shows a line at the end of the run, also of a story that passes."""
+    return partial(record_property, REMARK)
 
 
 @pytest.fixture(scope="session")
@@ -89,17 +107,44 @@ def install(helm: Helm, operator_namespace: str) -> Callable[..., None]:
     def install(*, chart: Path = CHART, **values: object) -> None:
         image = {"repository": name_image("rrq-operator"), "tag": "test"}
         arguments = ["upgrade", RELEASE, str(chart), "--install", "--reset-values", "--wait"]
-        arguments += ["--namespace", operator_namespace]
+        # Also of a definition that was applied by kubectl, as the tests of the operator do on a given cluster.
+        arguments += ["--namespace", operator_namespace, "--take-ownership"]
         try:
             helm.run(*arguments, values={"image": image, **values})
         except HelmFailed as error:
             if "another operation" not in str(error):
                 raise
             # A run that was interrupted, on a cluster that stayed: nobody else installs here.
-            helm.run("rollback", RELEASE, "--namespace", operator_namespace, "--wait")
+            try:
+                helm.run("rollback", RELEASE, "--namespace", operator_namespace, "--wait")
+            except HelmFailed:  # there is nothing to go back to: it was the first install
+                helm.run("uninstall", RELEASE, "--namespace", operator_namespace, "--wait")
             helm.run(*arguments, values={"image": image, **values})
 
     return install
+
+
+@pytest.fixture
+def without_definition(cluster: Cluster, helm: Helm) -> None:
+    """No release, and no definition that one has left. With it go all pools, so there must be none but ours."""
+    strangers = find_strangers(cluster)
+    if strangers:
+        pytest.skip(f"this story deletes {CRD_NAME}, and pools of others would go with it: {strangers}")
+    helm.run("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
+    cluster.kubectl("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=60s")
+
+
+def find_strangers(cluster: Cluster) -> list[str]:
+    """Pools in namespaces that no test has made."""
+    if not cluster.kubectl("get", "crd", CRD_NAME, "--ignore-not-found").strip():
+        return []
+    found = json.loads(cluster.kubectl("get", CRD_NAME, "--all-namespaces", "--output=json"))["items"]
+    places = [(pool["metadata"]["namespace"], pool["metadata"]["name"]) for pool in found]
+    return [
+        f"{namespace}/{name}"
+        for namespace, name in places
+        if namespace != OPERATOR_NAMESPACE and not namespace.startswith(NAMESPACE_PREFIX)
+    ]
 
 
 @pytest.fixture
@@ -123,7 +168,7 @@ def tell(cluster: Cluster, request: pytest.FixtureRequest) -> Callable[[str], No
 @pytest.fixture
 def namespace(cluster: Cluster, tell: Callable[[str], None]) -> Iterator[str]:
     """A strict namespace of the story's own, deleted afterwards; a failed story is described first."""
-    name = f"story-{secrets.token_hex(4)}"
+    name = f"{NAMESPACE_PREFIX}{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     cluster.kubectl("label", "namespace", name, *[f"{label}={value}" for label, value in STRICT.items()])
     yield name

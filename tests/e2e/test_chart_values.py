@@ -11,7 +11,6 @@ from cluster_choice import name_image
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
-from rrq_operator.crd import CRD_NAME
 from story import SMALL, Story
 from story_redis import StoryRedis
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from control_plane import Cluster
-    from helm_client import Helm
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,12 +27,10 @@ POOL = "emails"
 
 @pytest.fixture
 def system(
-    cluster: Cluster, helm: Helm, operator_namespace: str, tell: Callable[[str], None]
+    cluster: Cluster, without_definition: None, operator_namespace: str, tell: Callable[[str], None]
 ) -> Iterator[PoolDesk]:
     """The namespace of the operator in a cluster without release and definition; left without a pool."""
     desk = PoolDesk(cluster, operator_namespace)
-    helm.run("uninstall", "rrq", "--namespace", operator_namespace, "--wait", "--ignore-not-found")
-    cluster.kubectl("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=60s")
     yield desk
     tell(operator_namespace)
     desk.kubectl("delete", "rrqpool", "--all", "--timeout=60s")

@@ -39,15 +39,8 @@ ORDERS = range(1, 81)
 BUSY_BANK = [order for order in ORDERS if order % 10 == 0]  # asked to come again, once
 
 
-@pytest.fixture
-def empty_cluster(cluster: Cluster, helm: Helm) -> None:
-    """No release, and no definition that an earlier one has left."""
-    helm.run("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
-    cluster.kubectl("delete", "crd", "rrqworkerpools.rrq.dev", "--ignore-not-found")
-
-
 async def test_the_first_steps_of_the_readme_work_on_an_empty_cluster(
-    empty_cluster: None, helm: Helm, desk: PoolDesk, redis: StoryRedis
+    without_definition: None, helm: Helm, desk: PoolDesk, redis: StoryRedis
 ) -> None:
     in_namespace = ("--namespace", OPERATOR_NAMESPACE)
     image = ("--set", f"image.repository={name_image('rrq-operator')}", "--set", "image.tag=test")
