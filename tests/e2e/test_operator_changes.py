@@ -118,10 +118,15 @@ async def test_an_upgrade_of_the_chart_disturbs_no_pool(
     install: Callable[..., None],
     tmp_path: Path,
     note: Callable[[str, float], None],
+    remark: Callable[[str], None],
 ) -> None:
     chart, commit = extract_earlier_chart(tmp_path)
-    origin = f"the chart of {commit}" if commit else "the present chart with other values"
-    sys.stdout.write(f"upgrade from {origin}\n")
+    if commit:
+        remark(f"upgraded from the chart of {commit[:12]}")
+    else:
+        remark(
+            "git has no earlier chart (a shallow clone?), so the present one was upgraded to other values of it"
+        )
     install(chart=chart, podAnnotations={"story": "before"})
     await go_to_sleep(story)
     async with SteadyPool(story):
