@@ -92,29 +92,66 @@ async def test_pools_of_the_values_come_with_the_first_install_and_are_never_mad
     def read_pool() -> dict[str, Any]:
         return desk.get("rrqpool", "emails")
 
-    def set_maximum(replicas: int) -> None:
-        values["pools"]["emails"]["scaling"] = {"maxReplicas": replicas}
-
     async with FakeNode(plane.kubeconfig) as node:
         assert await install_with_job(plane, helm, desk, node, values) == (0, "")
         uid = read_pool()["metadata"]["uid"]
         assert read_pool()["spec"]["redis"]["urlFrom"]["secretKeyRef"] == {"name": "rrq-redis", "key": "url"}
         # Helm takes the pool over, and would not change it while doing so.
-        set_maximum(3)
-        assert await install_with_job(plane, helm, desk, node, values) == (0, "")
-    assert read_pool()["spec"]["scaling"]["maxReplicas"] == 3
+        assert await install_with_job(plane, helm, desk, node, with_maximum(values, 3)) == (0, "")
+    assert read_maximum(desk) == 3
     released = parse_objects(helm.run("get", "manifest", "rrq", "--namespace", namespace))
     assert find(released, "RRQWorkerPool", "emails")
     assert not desk.read_all("jobs")
 
     # From then on a pool is an object like all others, and no node is needed for a Job.
-    set_maximum(4)
-    install(helm, namespace, **values)
-    assert read_pool()["spec"]["scaling"]["maxReplicas"] == 4
+    install(helm, namespace, **with_maximum(values, 4))
+    assert read_maximum(desk) == 4
     del values["pools"]
     install(helm, namespace, **values)
     helm.run("uninstall", "rrq", "--namespace", namespace)
     assert read_pool()["metadata"]["uid"] == uid
+
+
+async def test_a_pool_that_was_kept_gets_what_the_values_say_when_it_comes_back(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    install_pool_definition(plane)
+    values = read_values(HERE / "values" / "evaluation.yaml") | {"crds": {"install": False}}
+    desk = PoolDesk(plane, namespace)
+    install(helm, namespace, **with_maximum(values, 1))
+    uid = desk.get("rrqpool", "emails")["metadata"]["uid"]
+
+    async with FakeNode(plane.kubeconfig) as node:
+        helm.run("uninstall", "rrq", "--namespace", namespace)
+        await install_with_job(plane, helm, desk, node, with_maximum(values, 5))
+        assert read_maximum(desk) == 5
+        install(helm, namespace, **with_maximum(values, 6))
+        assert read_maximum(desk) == 6, "not from the next upgrade on an object like all others"
+
+        install(helm, namespace, **values | {"pools": {}})
+        await install_with_job(plane, helm, desk, node, with_maximum(values, 9))
+        assert read_maximum(desk) == 9
+    assert desk.get("rrqpool", "emails")["metadata"]["uid"] == uid
+
+
+async def test_a_rollback_gives_a_pool_what_it_had(plane: ControlPlane, helm: Helm, namespace: str) -> None:
+    values = read_values(HERE / "values" / "evaluation.yaml")
+    desk = PoolDesk(plane, namespace)
+
+    def roll_back(revision: str) -> str:
+        return helm.run("rollback", "rrq", revision, "--namespace", namespace, "--timeout=60s")
+
+    async with FakeNode(plane.kubeconfig) as node:
+        for replicas in (1, 2):
+            await install_with_job(plane, helm, desk, node, with_maximum(values, replicas))
+        install(helm, namespace, **with_maximum(values, 3))
+        await run_with_job(plane, desk, node, lambda: roll_back("2"))
+        assert read_maximum(desk) == 2
+        # To before Helm itself knew the pool.
+        await run_with_job(plane, desk, node, lambda: roll_back("1"))
+        assert read_maximum(desk) == 1
+        await install_with_job(plane, helm, desk, node, with_maximum(values, 4))
+        assert read_maximum(desk) == 4
 
 
 async def test_a_wrong_pool_fails_the_first_install_and_the_pod_says_why(
@@ -128,6 +165,10 @@ async def test_a_wrong_pool_fails_the_first_install_and_the_pod_says_why(
             await install_with_job(
                 plane, helm, desk, node, values, refused="minReplicas must not exceed maxReplicas"
             )
+    # The Job stays for its log; what it had rights by does not.
+    assert desk.get("job", "rrq-pools")
+    for kind in ("serviceaccount", "role", "rolebinding"):
+        assert not desk.get(kind, "rrq-pools"), kind
 
 
 def test_a_wrong_pool_of_the_values_is_refused_in_the_words_of_the_definition(
@@ -249,14 +290,21 @@ async def test_helm_test_tells_a_release_that_works_from_one_that_does_not(
 async def install_with_job(
     plane: ControlPlane, helm: Helm, desk: PoolDesk, node: FakeNode, values: dict[str, Any], refused: str = ""
 ) -> tuple[int, str]:
-    """Install or upgrade while the Job's pod runs; returns its exit code and what it said.
+    """Install or upgrade while the Job's pod runs; returns its exit code and what it said."""
+    return await run_with_job(plane, desk, node, lambda: install(helm, desk.namespace, **values), refused)
+
+
+async def run_with_job(
+    plane: ControlPlane, desk: PoolDesk, node: FakeNode, call_helm: Callable[[], str], refused: str = ""
+) -> tuple[int, str]:
+    """Call Helm while the Job's pod runs; returns its exit code and what it said.
 
     A fake node runs nothing, so the program of the pod is run here, with the token of its account.
     """
-    installing = asyncio.create_task(asyncio.to_thread(install, helm, desk.namespace, **values))
+    calling = asyncio.create_task(asyncio.to_thread(call_helm))
 
     def find_pods() -> list[dict[str, Any]]:
-        assert not installing.done(), installing.result()
+        assert not calling.done(), calling.result()
         pods = desk.read_all("pods", "--selector=app.kubernetes.io/name=rrq-pools")
         return [
             pod for pod in pods if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
@@ -268,8 +316,18 @@ async def install_with_job(
     code, words = await run_program(plane, desk, "rrq-pools", read_program(pod), variables)
     assert refused in words
     await node.finish(desk.namespace, pod["metadata"]["name"], code)
-    await installing
+    await calling
     return code, words
+
+
+def with_maximum(values: dict[str, Any], replicas: int) -> dict[str, Any]:
+    emails = values["pools"]["emails"] | {"scaling": {"maxReplicas": replicas}}
+    return values | {"pools": {"emails": emails}}
+
+
+def read_maximum(desk: PoolDesk) -> int:
+    maximum: int = desk.get("rrqpool", "emails")["spec"]["scaling"]["maxReplicas"]
+    return maximum
 
 
 def read_definition(desk: PoolDesk) -> dict[str, Any]:
