@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
     from helm_client import Helm
 
+ON_COUNTERS = ("RRQJobsDie", "RRQWorkersCrash")
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="no promtool here (Debian: apt install prometheus)"
+)
 
 
 def exported_names() -> set[str]:
@@ -92,10 +98,13 @@ def test_every_metric_of_the_operator_is_on_the_dashboard() -> None:
 
 def test_labels_that_alerts_group_workers_by_exist(rules: list[dict[str, Any]]) -> None:
     """Namespace and pool come with the PodMonitor."""
+    checked: set[str] = set()
     for rule in rules:
-        for name, labels in re.findall(r"by \(([\w, ]+)\) \(increase\((\w+)", rule["expr"]):
-            given = {"namespace", "pool", *METRICS[labels].labels}
-            assert set(re.split(r", *", name)) <= given, rule["alert"]
+        for names, metric in re.findall(r"by \((namespace, [\w, ]+)\) \(.*increase\((\w+)", rule["expr"]):
+            given = {"namespace", "pool", *METRICS[metric].labels}
+            assert set(re.split(r", *", names)) <= given, rule["alert"]
+            checked.add(rule["alert"])
+    assert checked == set(ON_COUNTERS)
 
 
 def test_every_alert_says_what_happened_and_what_to_do(rules: list[dict[str, Any]]) -> None:
@@ -118,9 +127,7 @@ def test_names_of_release_and_thresholds_reach_the_alerts(offline: Helm) -> None
     assert expressions["Mine"] == "vector(1)"
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="no promtool here (Debian: apt install prometheus)"
-)
+@needs_promtool
 def test_prometheus_accepts_every_expression(rules: list[dict[str, Any]], tmp_path: Path) -> None:
     # Grafana fills in the interval and the choices of the person before it asks.
     filled_in = [expression.replace("$__rate_interval", "5m") for expression in dashboard_expressions()]
@@ -133,3 +140,53 @@ def test_prometheus_accepts_every_expression(rules: list[dict[str, Any]], tmp_pa
     file.write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": [*rules, *panels]}]}))
     done = subprocess.run(["promtool", "check", "rules", file], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_the_first_dead_job_and_the_first_crashes_raise_an_alert(
+    rules: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """A worker exports no counter before its first event, so that the first sample may be 1 already, or 4."""
+    (tmp_path / "rules.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "a", "rules": [pick(rules, name) for name in ON_COUNTERS]}]})
+    )
+    of_pool = 'namespace="shop",pool="emails"'
+    series = [
+        {"series": f'rrq_jobs_total{{{of_pool},function="send",outcome="dead"}}', "values": "_x30 1x60"},
+        {"series": f'rrq_jobs_total{{{of_pool},function="send",outcome="succeeded"}}', "values": "5+1x90"},
+        {"series": f'rrq_child_crashes_total{{{of_pool},how="signal 9"}}', "values": "_x30 4x60"},
+        {"series": f'rrq_child_crashes_total{{{of_pool},how="exit 1"}}', "values": "_x30 1x60"},
+    ]
+    labels = {"severity": "warning", "namespace": "shop", "pool": "emails"}
+    raised = {"RRQJobsDie": labels | {"function": "send"}, "RRQWorkersCrash": labels | {"how": "signal 9"}}
+    checks = [
+        {
+            "eval_time": at,
+            "alertname": name,
+            "exp_alerts": [{"exp_labels": raised[name], "exp_annotations": said(rules, name, raised[name])}]
+            if is_raised
+            else [],
+        }
+        for at, is_raised in (("20m", False), ("35m", True), ("50m", False))
+        for name in ON_COUNTERS
+    ]
+    file = tmp_path / "test.yaml"
+    cases = [{"interval": "1m", "input_series": series, "alert_rule_test": checks}]
+    file.write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": cases})
+    )
+    done = subprocess.run(["promtool", "test", "rules", file], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def pick(rules: list[dict[str, Any]], alert: str) -> dict[str, Any]:
+    (rule,) = (rule for rule in rules if rule["alert"] == alert)
+    return rule
+
+
+def said(rules: list[dict[str, Any]], alert: str, labels: dict[str, str]) -> dict[str, str]:
+    """Return the annotations with the labels filled in, as Prometheus does."""
+    return {
+        name: re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
+        for name, text in pick(rules, alert)["annotations"].items()
+    }
