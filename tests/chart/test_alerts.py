@@ -51,10 +51,12 @@ def asked_names(expression: str) -> set[str]:
 
 @pytest.fixture
 def rules(offline: Helm) -> list[dict[str, Any]]:
-    values = {"prometheusRule": {"enabled": True}}
-    (group,) = find(render_objects(offline, values=values), "PrometheusRule", "rrq-operator")["spec"][
-        "groups"
-    ]
+    return render_rules(offline, {"prometheusRule": {"enabled": True}, "serviceMonitor": {"enabled": True}})
+
+
+def render_rules(offline: Helm, values: dict[str, Any]) -> list[dict[str, Any]]:
+    rule = find(render_objects(offline, values=values), "PrometheusRule", "rrq-operator")
+    (group,) = rule["spec"]["groups"]
     found: list[dict[str, Any]] = group["rules"]
     return found
 
@@ -112,6 +114,16 @@ def test_every_alert_says_what_happened_and_what_to_do(rules: list[dict[str, Any
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description"}
         assert "<" not in json.dumps(rule["annotations"]), "a word was not filled in"
+
+
+def test_without_a_service_monitor_no_alert_asks_for_its_labels(
+    offline: Helm, rules: list[dict[str, Any]]
+) -> None:
+    """Else RRQOperatorAbsent would fire for ever, however well the operator runs."""
+    others = render_rules(offline, {"prometheusRule": {"enabled": True}})
+    assert not [rule["alert"] for rule in others if "service=" in rule["expr"] or "absent(" in rule["expr"]]
+    left_out = [rule["alert"] for rule in rules if rule not in others]
+    assert left_out == ["RRQOperatorAbsent", "RRQOperatorWithoutLeader"]
 
 
 def test_names_of_release_and_thresholds_reach_the_alerts(offline: Helm) -> None:
