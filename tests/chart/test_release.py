@@ -183,15 +183,26 @@ def test_a_wrong_pool_of_the_values_is_refused_in_the_words_of_the_definition(
 
 def test_the_password_of_the_evaluation_redis_stays(plane: ControlPlane, helm: Helm, namespace: str) -> None:
     desk = PoolDesk(plane, namespace)
+
+    def read_template() -> dict[str, Any]:
+        template: dict[str, Any] = desk.get("statefulset", "rrq-redis")["spec"]["template"]
+        return template
+
     install(helm, namespace, redis={"enabled": True})
-    url = read_secret(desk, "url")
+    url, template = read_secret(desk, "url"), read_template()
     install(helm, namespace, redis={"enabled": True}, replicas=2)
     assert read_secret(desk, "url") == url
+    assert read_template() == template
     password = read_secret(desk, "password")
     assert len(password) >= 32
     assert url == f"redis://:{password}@rrq-redis.{namespace}.svc:6379/0"
-    install(helm, namespace, redis={"enabled": True, "password": "chosen"})
-    assert read_secret(desk, "url") == f"redis://:chosen@rrq-redis.{namespace}.svc:6379/0"
+    for chosen in ("first", "second"):
+        install(helm, namespace, redis={"enabled": True, "password": chosen})
+        assert read_secret(desk, "url") == f"redis://:{chosen}@rrq-redis.{namespace}.svc:6379/0"
+        assert read_template() != template, "the pod goes on with the old password"
+        template = read_template()
+        install(helm, namespace, redis={"enabled": True, "password": chosen})
+        assert read_template() == template
 
 
 def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(

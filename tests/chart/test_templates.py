@@ -198,6 +198,18 @@ def test_an_upgrade_of_the_chart_alone_does_not_restart_the_evaluation_redis(
     assert templates[0] == templates[1]
 
 
+def test_the_pod_of_the_evaluation_redis_tells_nothing_of_its_password(offline: Helm) -> None:
+    one, other = (
+        find(
+            render_objects(offline, values={"redis": {"enabled": True, "password": password}}),
+            "StatefulSet",
+            "rrq-redis",
+        )
+        for password in ("one", "other")
+    )
+    assert one == other
+
+
 def test_the_table_of_values_in_the_readme_is_up_to_date() -> None:
     readme, values = (CHART / "README.md").read_text(), (CHART / "values.yaml").read_text()
     assert readme == render_readme(readme, values), "Run make chart-docs and commit what it writes."
