@@ -164,6 +164,18 @@ def test_a_job_makes_the_pools_where_the_cluster_does_not_know_their_kind(offlin
     assert "Job" not in {entry["kind"] for entry in later}
 
 
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [("rrq", "rrq"), ("shop", "shop-rrq"), ("my.rel", "my-rel-rrq"), ("1rrq", "rrq-1rrq"), ("7", "rrq-7")],
+)
+def test_every_name_that_helm_allows_becomes_one_that_a_service_may_have(
+    offline: Helm, release: str, name: str
+) -> None:
+    text = offline.run("template", release, str(CHART), KUBE_VERSION, values={"redis": {"enabled": True}})
+    services = {entry["metadata"]["name"] for entry in parse_objects(text) if entry["kind"] == "Service"}
+    assert services == {f"{name}-operator", f"{name}-redis"}
+
+
 @each_value_set
 def test_common_labels_and_annotations_are_on_every_object(offline: Helm, file: Path) -> None:
     common = {"commonLabels": {"team": "queues"}, "commonAnnotations": {"example.com/contact": "queues"}}

@@ -38,6 +38,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"watchNamespace": "Shop"},
         "at '/watchNamespace': 'Shop' does not match pattern",
     ),
+    "a name that no Service may have": (
+        {"fullnameOverride": "1rrq"},
+        "at '/fullnameOverride': '1rrq' does not match pattern",
+    ),
+    "a name that leaves no room for its endings": (
+        {"fullnameOverride": "a" * 46},
+        "at '/fullnameOverride': maxLength: got 46, want 45",
+    ),
     "a password that would need quoting": (
         {"redis": {"password": "a b"}},
         "at '/redis/password': 'a b' does not match pattern",

@@ -1,5 +1,7 @@
 {{- define "rrq.fullname" -}}
-{{- $name := .Release.Name -}}
+{{- /* A release may be called what a Service may not: with dots, or a digit first. */ -}}
+{{- $name := .Release.Name | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "%s-%s" .Chart.Name $name }}{{ end -}}
 {{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
 {{- /* 45 leaves room for the longest ending. */ -}}
 {{- .Values.fullnameOverride | default $name | trunc 45 | trimSuffix "-" -}}
