@@ -109,9 +109,12 @@ def test_no_right_is_a_wildcard_and_nothing_may_be_deleted(offline: Helm, file: 
 
 
 def test_roles_for_people_have_no_wildcard_either(offline: Helm) -> None:
+    annotations = {"example.com/note": "labels: see the handbook"}
+    objects = render_objects(offline, values={"commonAnnotations": annotations})
     for who in ("view", "edit"):
-        role = find(render_objects(offline), "ClusterRole", f"rrq-pools-{who}")
+        role = find(objects, "ClusterRole", f"rrq-pools-{who}")
         assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{who}"] == "true"
+        assert role["metadata"]["annotations"] == annotations
         assert "*" not in str(role["rules"])
 
 

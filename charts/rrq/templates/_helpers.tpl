@@ -48,11 +48,13 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Labels and annotations below `metadata:`. Called with (list . "operator"), or with annotations as a third. */ -}}
+{{- /* Labels and annotations below `metadata:`. Called with (list . "operator"), or with annotations as a third,
+       or with further labels as a fourth. */ -}}
 {{- define "rrq.about" -}}
-labels:
-  {{- include "rrq.labels" . | nindent 2 }}
 {{- $annotations := dict }}{{ if gt (len .) 2 }}{{ $annotations = index . 2 }}{{ end }}
+{{- $labels := dict }}{{ if gt (len .) 3 }}{{ $labels = index . 3 }}{{ end -}}
+labels:
+  {{- merge (dict) $labels (include "rrq.labels" . | fromYaml) | toYaml | nindent 2 }}
 {{- with merge (dict) $annotations (index . 0).Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
