@@ -116,6 +116,11 @@ def test_every_alert_says_what_happened_and_what_to_do(rules: list[dict[str, Any
         assert "<" not in json.dumps(rule["annotations"]), "a word was not filled in"
 
 
+def test_a_severity_that_looks_like_a_number_stays_text(offline: Helm) -> None:
+    values = {"prometheusRule": {"enabled": True, "severity": {"warning": "2"}}}
+    assert {rule["labels"]["severity"] for rule in render_rules(offline, values)} == {"2"}
+
+
 def test_without_a_service_monitor_no_alert_asks_for_its_labels(
     offline: Helm, rules: list[dict[str, Any]]
 ) -> None:

@@ -62,6 +62,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"networkPolicy": {"redis": {"ports": [70000]}}},
         "at '/networkPolicy/redis/ports/0': maximum: got 70,000, want 65,535",
     ),
+    "a severity that is no word": (
+        {"prometheusRule": {"severity": {"warning": "a: b"}}},
+        "at '/prometheusRule/severity/warning': 'a: b' does not match pattern",
+    ),
     "an interval without unit": (
         {"podMonitor": {"interval": "30"}},
         "at '/podMonitor/interval': '30' does not match",
