@@ -200,6 +200,29 @@ def test_objects_are_in_the_namespace_of_the_release_or_in_that_of_the_pools(
             assert scope in ("rrq", values.get("watchNamespace")), entry["metadata"]["name"]
 
 
+def test_every_pod_in_the_namespace_of_the_release_may_ask_dns_and_the_api_server(offline: Helm) -> None:
+    """Also where the namespace denies what no policy allows. The evaluation Redis asks nobody."""
+    values = read_values(HERE / "values" / "evaluation.yaml") | {"networkPolicy": {"enabled": True}}
+    objects = render_objects(offline, values=values)
+    policies = [entry["spec"] for entry in objects if entry["kind"] == "NetworkPolicy"]
+    pods = [
+        entry["metadata"] if entry["kind"] == "Pod" else entry["spec"]["template"]["metadata"]
+        for entry in objects
+        if entry["kind"] in ("Deployment", "Job", "Pod")
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        (policy,) = (policy for policy in policies if selects(policy["podSelector"], pod["labels"]))
+        open_ports = {port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]}
+        assert open_ports >= {53, 5353, 443, 6443}, pod["labels"]
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    return selector["matchLabels"].items() <= labels.items() and all(
+        labels[entry["key"]] in entry["values"] for entry in selector.get("matchExpressions", ())
+    )
+
+
 def test_an_upgrade_of_the_chart_alone_does_not_restart_the_evaluation_redis(
     offline: Helm, tmp_path: Path
 ) -> None:

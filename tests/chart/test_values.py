@@ -66,6 +66,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"prometheusRule": {"severity": {"warning": "a: b"}}},
         "at '/prometheusRule/severity/warning': 'a: b' does not match pattern",
     ),
+    "no port for DNS, which would be every port": (
+        {"networkPolicy": {"dnsPorts": []}},
+        "at '/networkPolicy/dnsPorts': minItems: got 0, want 1",
+    ),
     "an interval without unit": (
         {"podMonitor": {"interval": "30"}},
         "at '/podMonitor/interval': '30' does not match",
