@@ -119,7 +119,7 @@ async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
     desk.apply(pool)
     await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
-    assert desk.events("AsDesired"), "that it is well again is told too"
+    await eventually(lambda: desk.events("AsDesired"), 10, "that it is well again was not told")
 
 
 async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
