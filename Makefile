@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
-# Tests mostly wait, also for programs of their own that take a processor: one test at a time per processor is what
-# leaves none of them waiting for its neighbours. PROCESSES=0 runs one after the other.
-PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN)
+# Tests mostly wait, so one more at a time than there are processors; twice as many would keep the programs that they
+# start waiting for each other. PROCESSES=0 runs one test after the other.
+PROCESSES ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 # Tests start thousands of Python processes, each of which would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE

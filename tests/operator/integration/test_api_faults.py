@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rrq import RRQClient
 
 OBJECTS = ("rrqpool", "deployment", "pdb")
+# The garbage collector of Kubernetes learns of a new kind only when it looks around, every 30 s.
+GARBAGE_SECONDS = 60
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
     pool = build_pool(redis={"url": redis_dsn}, replicas=1)
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="first"):
         desk.apply(pool)
-        await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+        await eventually(lambda: is_ready(desk, "AsDesired"), 60)  # perhaps the first operator of the run
         await eventually(lambda: "startupSeconds" in desk.status(), 10)
         await settle(desk)
         before = versions(desk)
@@ -145,7 +147,7 @@ async def test_changes_are_seen_although_watches_are_cut(
         await eventually(lambda: desk.replicas() == 5, 5)
         await api.cut_watches()
         await eventually(lambda: is_ready(desk, "AsDesired"), 15, "pods that became ready are seen")
-        await eventually(lambda: desk.replicas("second") is None, 15)
+        await eventually(lambda: desk.replicas("second") is None, GARBAGE_SECONDS)
         assert "not understood" not in operator.log
 
 
@@ -166,14 +168,14 @@ async def test_a_pool_deleted_without_an_operator_leaves_nothing_behind_and_can_
             metadata = desk.get("deployment", "emails").get("metadata", {})
             return metadata.get("uid", before) != before and is_ready(desk, "AsDesired")
 
-        await eventually(is_made_again, 30)
+        await eventually(is_made_again, GARBAGE_SECONDS)
         assert not [event for event in desk.read_all("events") if event["reason"] == "NameTaken"]
     desk.kubectl("delete", "rrqpool", "emails")
 
     def is_collected() -> bool:
         return not any(desk.read_all(kind) for kind in ("deployment", "pdb", "pods"))
 
-    await eventually(is_collected, 20, "the children are collected")
+    await eventually(is_collected, GARBAGE_SECONDS, "the children are collected")
 
 
 async def test_an_operator_counts_on_where_the_one_before_it_ended(
