@@ -75,7 +75,9 @@ class CommandLine:
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
+    # The size of a terminal is its own: in several processes pytest tells that of the first by variables.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
 
 
 class Terminal:
