@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cluster_choice import name_image
 from control_plane import KubectlFailed
-from rrq.connection import open_redis
+from rrq.connection import REDIS_ERRORS, open_redis
 from rrq.settings import RRQSettings
 from story_ledger import StoryLedger
 
@@ -23,6 +25,8 @@ PORT = 6379
 USER_ID = 65532
 READY_TIMEOUT = "60s"
 LEDGER = "story"
+READ_TIMEOUT_SECONDS = 30.0
+READ_PAUSE_SECONDS = 0.5
 # While this file exists, a Redis that was ended does not come back: its container starts, and waits.
 HOLD = "/data/hold"
 WAIT_WHILE_HELD = f'while [ -e {HOLD} ]; do sleep 0.1; done; exec "$@"'
@@ -45,7 +49,17 @@ class StoryRedis:
         return RRQSettings(redis_dsn=self.dsn)
 
     async def read_ledger(self, name: str = LEDGER) -> StoryLedger:
-        """What the handlers wrote so far."""
+        """What the handlers wrote so far. A way that broke off while it was read is tried again."""
+        gives_up_at = time.monotonic() + READ_TIMEOUT_SECONDS
+        while True:
+            try:
+                return await self._read_ledger(name)
+            except REDIS_ERRORS:
+                if time.monotonic() > gives_up_at:
+                    raise
+                await asyncio.sleep(READ_PAUSE_SECONDS)
+
+    async def _read_ledger(self, name: str) -> StoryLedger:
         connection = open_redis(self.settings)
         try:
             return StoryLedger.parse(await connection.hvals(f"ledger:{name}"))
