@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import pytest
 
 from control_plane import ControlPlane
 from helm_client import Helm
-from kubernetes_build import CannotHostKubernetes, find_programs
+from kubernetes_build import CannotHostKubernetes, find_client, find_programs
 from monitoring_kinds import CannotFetchDefinitions, fetch_definitions
 from rrq_operator.crd import CRD_NAME
 
@@ -40,12 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def helm_program() -> Path:
     try:
-        return find_programs().path("helm")
+        return find_client("helm")
     except CannotHostKubernetes as missing:
-        installed = shutil.which("helm")
-        if installed is None:
-            pytest.skip(f"no helm here. {missing}")
-        return Path(installed)
+        pytest.skip(f"no helm here. {missing}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from control_groups import remove_groups
 from docker_engine import DockerEngine, wait_for_answer
 from kubernetes_build import HERE, CannotHostKubernetes
-from machine import Machine, MachineFailed, run
+from machine import Machine, lay_cable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,22 +106,12 @@ def wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def join_network(machine: Machine) -> str:
     """Lay a cable to the machine from here and return the address at its other end."""
-    for number in NETWORKS:
-        here, there = f"rrq{number}", "outside"
-        cable = ["ip", "link", "add", here, "type", "veth", "peer", "name", there]
-        try:
-            # The other end is made inside: taken away with the machine, it takes this one along.
-            run([*cable, "netns", str(machine.first_process_id)])
-        except MachineFailed as error:
-            if "File exists" in str(error):
-                continue  # another engine's
-            raise
-        machine.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", there)
-        machine.run("ip", "link", "set", there, "up")
-        run(["ip", "address", "add", f"10.{number}.0.254/24", "dev", here])
-        run(["ip", "link", "set", here, "up"])
-        return f"10.{number}.0.1"
-    raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by engines that run: end some.")
+    number = lay_cable(machine, NETWORKS)
+    if number is None:
+        raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by engines that run: end some.")
+    machine.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", "outside")
+    machine.run("ip", "link", "set", "outside", "up")
+    return f"10.{number}.0.1"
 
 
 def runtime_options() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Process 1 of a machine: buries what is orphaned, and otherwise waits. It ends by SIGKILL from outside.
 FIRST_PROCESS = """
@@ -122,6 +122,24 @@ def first_process_below(holder: int) -> int | None:
 
 def is_waiting(process: Path) -> bool:
     return FIRST_PROCESS.encode() in (process / "cmdline").read_bytes()
+
+
+def lay_cable(machine: Machine, numbers: Iterable[int]) -> int | None:
+    """Lay a cable from here to `outside` of a machine, named by the first number that is free; None if none is."""
+    for number in numbers:
+        here = f"rrq{number}"
+        cable = ["ip", "link", "add", here, "type", "veth", "peer", "name", "outside"]
+        try:
+            # The other end is made inside: taken away with the machine, it takes this one along.
+            run([*cable, "netns", str(machine.first_process_id)])
+        except MachineFailed as error:
+            if "File exists" in str(error):
+                continue  # of another machine
+            raise
+        run(["ip", "address", "add", f"10.{number}.0.254/24", "dev", here])
+        run(["ip", "link", "set", here, "up"])
+        return number
+    return None
 
 
 def run(command: Sequence[str], *, input: str = "") -> str:

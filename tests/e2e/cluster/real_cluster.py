@@ -19,7 +19,7 @@ from cluster_part import Part
 from control_groups import group_trees
 from control_plane import Cluster, ControlPlane
 from kubernetes_build import NODE_PACKAGES, CannotHostKubernetes
-from machine import Machine, MachineFailed, run
+from machine import Machine, MachineFailed, lay_cable, run
 from node import PAUSE_IMAGE, Node, NodeAddress
 from packages import MissingPackages, demand
 from pause_image import write_pause_image
@@ -186,23 +186,13 @@ def join_network(control: Machine) -> int:
     control.run("ip", "link", "add", BRIDGE, "type", "bridge")
     control.run("ip", "link", "set", BRIDGE, "up")
     control.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-    for number in NETWORKS:
-        here, there = f"rrq{number}", "outside"
-        cable = ["ip", "link", "add", here, "type", "veth", "peer", "name", there]
-        try:
-            # The other end is made inside: taken away with the machine, it takes this one along.
-            run([*cable, "netns", str(control.first_process_id)])
-        except MachineFailed as error:
-            if "File exists" in str(error):
-                continue  # another cluster's
-            raise
-        control.run("ip", "link", "set", there, "master", BRIDGE, "up")
-        control.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", BRIDGE)
-        run(["ip", "address", "add", f"10.{number}.0.254/24", "dev", here])
-        run(["ip", "link", "set", here, "up"])
-        run(["ip", "route", "add", f"10.{number}.0.0/16", "via", f"10.{number}.0.1"])
-        return number
-    raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by clusters that run: end some.")
+    number = lay_cable(control, NETWORKS)
+    if number is None:
+        raise CannotHostKubernetes(f"All {len(NETWORKS)} networks are taken by clusters that run: end some.")
+    control.run("ip", "link", "set", "outside", "master", BRIDGE, "up")
+    control.run("ip", "address", "add", f"10.{number}.0.1/24", "dev", BRIDGE)
+    run(["ip", "route", "add", f"10.{number}.0.0/16", "via", f"10.{number}.0.1"])
+    return number
 
 
 def name_group(network: int, node: str) -> str:
