@@ -11,7 +11,6 @@ the others and the mounts with it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING
 from control_groups import remove_groups
 from kubernetes_build import cache_folder
 from packages import MissingPackages, install
-from progress import CommandFailed, run_with_progress, say
+from progress import CommandFailed, alone, run_with_progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -144,20 +143,9 @@ def install_programs() -> None:
 @contextmanager
 def own_engine(data: Path) -> Iterator[str]:
     """Run dockerd on a folder that outlives it, one at a time, and leave neither process nor mount behind."""
-    with take_turn(data.with_name(f"{data.name}.lock")) as turn, run_engine(data, turn) as host:
+    lock = data.with_name(f"{data.name}.lock")
+    with alone(lock, "the Docker engine is in use") as turn, run_engine(data, turn) as host:
         yield host
-
-
-@contextmanager
-def take_turn(lock: Path) -> Iterator[int]:
-    """Hold the lock; a process that is given its file descriptor goes on to hold it when this one dies."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"the Docker engine is in use; waiting for it ({lock})")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """A real Kubernetes control plane for tests: etcd, API server, controller manager and scheduler.
 
 By itself it has no node, so nothing runs in a pod: `fake_node` plays one. All it keeps is in one folder, and it
-listens on 127.0.0.1 alone. With a machine of its own it serves real nodes: `real_cluster`. The programs come from `kubernetes_build`; a machine without them raises
-`CannotHostKubernetes` there. Everybody signs in as administrator except who asks for another name.
+listens on 127.0.0.1 alone. With a machine of its own it serves real nodes: `real_cluster`. The programs come from
+`kubernetes_build`; a machine without them raises `CannotHostKubernetes` there. Everybody signs in as administrator
+except who asks for another name.
 """
 
 from __future__ import annotations

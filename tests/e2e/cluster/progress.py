@@ -51,16 +51,16 @@ def run_with_progress(
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold the lock; the system drops it if this process dies."""
+def alone(lock: Path, busy: str = "another build is under way") -> Iterator[int]:
+    """Hold the lock; the system drops it if this process dies, and all that were given the descriptor."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another build is under way; waiting for it ({lock})")
+            say(f"{busy}; waiting for it ({lock})")
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()
 
 
 def say(text: str) -> None:
