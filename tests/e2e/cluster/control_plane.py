@@ -16,6 +16,7 @@ import socket
 import ssl
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,26 @@ class Cluster:
         return done.stdout
 
 
-class ControlPlane(Cluster):
+class OwnCluster(Cluster, ABC):
+    """A cluster that we start and stop: it runs for the length of a `with` block."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class ControlPlane(OwnCluster):
     """A control plane of our own, for the length of a `with` block; on `machine`, if given, under `address`.
 
     `api_server` may be stopped, started again, paused and resumed by itself; its address stays the same.
@@ -144,15 +164,6 @@ class ControlPlane(Cluster):
     @property
     def parts(self) -> tuple[Part, ...]:
         return (self.etcd, self.api_server, self.controller_manager, self.scheduler)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start everything, and return when a pod could be created."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cluster_part import Part
 from control_groups import group_trees
-from control_plane import Cluster, ControlPlane
+from control_plane import ControlPlane, OwnCluster
 from kubernetes_build import NODE_PACKAGES, CannotHostKubernetes
 from machine import Machine, MachineFailed, lay_cable, run
 from node import PAUSE_IMAGE, Node, NodeAddress
@@ -27,8 +27,6 @@ from pause_image import write_pause_image
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
     from kubernetes_build import Programs
 
@@ -49,7 +47,7 @@ def refuse_where_none_can_run() -> None:
         raise CannotHostKubernetes("Nodes need control groups, and none are mounted in /sys/fs/cgroup.")
 
 
-class RealCluster(Cluster):
+class RealCluster(OwnCluster):
     """A cluster for the length of a `with` block, with all it keeps in `folder`."""
 
     def __init__(
@@ -85,15 +83,6 @@ class RealCluster(Cluster):
         self._images = list(images)
         self._node_count = node_count
         self._outlives_us = outlives_us
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start everything, and return when pods can run on every node."""
