@@ -248,7 +248,8 @@ async def test_a_pool_that_nests_too_deep_to_be_parsed_hides_no_other(
             await kube.list_all(pools_path(desk.namespace))
         found = await kube.list_readable(pools_path(desk.namespace))
         assert [pool["metadata"]["name"] for pool in found] == ["a-before", "z-after"]
-    await eventually(lambda: desk.replicas("z-after") is not None, 30)
+    for name in ("a-before", "z-after"):
+        await eventually(lambda: desk.replicas(name) is not None, 30)  # noqa: B023  awaited here
     operator.kill()
     operator.start()
     desk.kubectl("delete", "deployment", "a-before")

@@ -161,7 +161,8 @@ async def test_what_others_change_is_put_right_and_what_they_add_stays(
 async def test_jobs_of_next_week_ask_for_nothing_and_a_job_due_soon_has_its_pod_in_time(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
-    fake_node.behave(PodBehaviour(ready_after_seconds=2.0))
+    # Slow on purpose: the horizon grows with it, and with the horizon the time a busy machine may lose.
+    fake_node.behave(PodBehaviour(ready_after_seconds=4.0))
     scaling = {"scaleDown": {"windowSeconds": 0}}
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling, replicas=1))
     await eventually(lambda: is_ready(desk, "AsDesired"), 20)
