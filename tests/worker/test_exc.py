@@ -67,6 +67,7 @@ def test_an_unreachable_redis_says_where_why_and_what_to_do() -> None:
         exc.RetryJob("later", defer_seconds=3.0),
         exc.UnreadableJob("j1", "because"),
         exc.RedisUnavailable("host:1", "refused"),
+        exc.NotDurable("replica", 2.0),
         exc.UnserializableArguments("no"),
         exc.InvalidJob("no"),
     ],

@@ -40,6 +40,8 @@ DEFAULTS_OF_OURS: dict[str, Any] = {
     "redis_sentinel_hosts": [],
     "redis_sentinel_service": None,
     "key_prefix": "rrq:",
+    "durability": "server",
+    "durability_wait_seconds": 2.0,
     "default_dlq_result_ttl_seconds": 604800,
     "max_job_payload_bytes": 8 * 1024 * 1024,
     "worker_sync_handler_threads": None,

@@ -96,7 +96,8 @@ class RRQClient:
 
         A ``_unique_key`` that is held defers the job until the lock runs out. An id used again
         makes a new job of that id. Raises EnqueueError (or a subclass) for what cannot be a job and
-        RedisUnavailable when Redis gives no answer.
+        RedisUnavailable when Redis gives no answer; NotDurable when the job is queued, but not as safe
+        as ``settings.durability`` asks.
         """
         request = JobRequest(
             function_name,

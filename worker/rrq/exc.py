@@ -7,6 +7,7 @@
     │   ├── RetryJob                   a handler asks for another attempt
     │   ├── JobNotFound                no job is stored under this id
     │   ├── RedisUnavailable           a producer could not reach Redis
+    │   ├── NotDurable                 a job is queued, and nobody confirmed that it is safe
     │   ├── EnqueueError               a job was refused before it reached Redis
     │   │   ├── InvalidJob             … a field has a value no job may have (a ValueError too)
     │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
@@ -29,6 +30,7 @@ __all__ = [
     "JobNotFound",
     "LeaseLost",
     "MaxRetriesExceeded",
+    "NotDurable",
     "RRQError",
     "RedisUnavailable",
     "RetryJob",
@@ -74,6 +76,26 @@ class RedisUnavailable(RRQError):
             f"Redis at {self.address} could not be reached: {self.reason}. "
             "Check RRQ_REDIS_DSN and that Redis accepts connections from here, then try again; "
             "pass the same _job_id to be sure that the job is queued only once."
+        )
+
+
+class NotDurable(RRQError):
+    """Jobs were queued, but what ``settings.durability`` asks for was not confirmed in time.
+
+    They will run unless Redis crashes or fails over before it catches up.
+    """
+
+    def __init__(self, durability: str, waited_seconds: float) -> None:
+        super().__init__(durability, waited_seconds)
+        self.durability = durability
+        self.waited_seconds = waited_seconds
+
+    def __str__(self) -> str:
+        witness = "a replica" if self.durability == "replica" else "the disk of Redis"
+        return (
+            f"The jobs are queued, but {witness} did not confirm them within {self.waited_seconds:g} s (durability "
+            f"{self.durability!r}): a crash of Redis now could lose them. Check that a replica is connected and "
+            "keeps up, or that the disk does; enqueue again with the same _job_id to be certain."
         )
 
 

@@ -19,6 +19,7 @@ from rrq.checkup import ServerFacts, parse_server_facts
 from rrq.connection import Wire, close_redis, open_redis
 from rrq.cron_table import CronTable, NewCronTable, PublishCode, parse_cron_table
 from rrq.decoding import parse_job_result
+from rrq.durability import DurableWire
 from rrq.job import JobResult
 from rrq.keys import Keys
 from rrq.messages import (
@@ -68,16 +69,18 @@ class QueueProtocol:
         self.wire = Wire(settings, self.redis)
         # Blocks in Redis while idle, so it needs a socket of its own.
         self.wait_wire = Wire(settings, self.redis)
+        self._durable_wire = DurableWire(settings, self.redis)
         self._bad_cron_tables: dict[str, str] = {}
 
     async def aclose(self) -> None:
         """Close all connections. Repeated calls are harmless."""
         await self.wire.aclose()
         await self.wait_wire.aclose()
+        await self._durable_wire.aclose()
         await close_redis(self.redis)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], token: str) -> Enqueued:
-        """Store and queue a batch in one round trip."""
+        """Store and queue a batch in one round trip, and wait until it is as safe as the settings ask."""
         queue_keys: dict[str, int] = {}
         args: list[Any] = [
             self.keys.prefix,
@@ -88,7 +91,9 @@ class QueueProtocol:
             key = self.keys.queue_key(job.queue_name)
             position = queue_keys.setdefault(key, len(queue_keys) + 1)
             args += (*job[:4], position, *job[4:])
-        now_us, *due_ms = await self.wire.run(load_script("enqueue_jobs"), list(queue_keys), args)
+        script = load_script("enqueue_jobs")
+        wire = self.wire if self.settings.durability == "server" else self._durable_wire
+        now_us, *due_ms = await wire.run(script, list(queue_keys), args)
         return Enqueued(now_us, due_ms)
 
     async def fire_cron(

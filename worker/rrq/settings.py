@@ -11,7 +11,7 @@ No name here may end in ``_host`` or ``_port``, nor contain ``_service_``: Kuber
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -113,6 +113,20 @@ class RRQSettings(BaseSettings):
             "Start of every key. 'rrq:' is shared with RRQ 0.7; a hash tag such as '{rrq}:' keeps "
             "all keys in one slot, which Redis Cluster needs."
         ),
+    )
+
+    durability: Literal["server", "replica", "fsync"] = Field(
+        default="server",
+        description=(
+            "When a job counts as enqueued: 'server' once Redis has it, which may forget the last moments in a "
+            "crash or fail-over; 'replica' once a replica has it too (WAIT); 'fsync' once it is on the disk "
+            "of Redis (WAITAOF from 7.2 on, or appendfsync always)."
+        ),
+    )
+    durability_wait_seconds: float = Field(
+        default=2.0,
+        gt=0,
+        description="How long a producer waits for the replica or the disk before it raises NotDurable.",
     )
 
     # Jobs
