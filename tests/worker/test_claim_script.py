@@ -552,13 +552,13 @@ async def test_active_entry_for_another_job_does_not_keep_a_stale_lock(
     assert ids(await worker.take()) == ["1"]
 
 
-async def test_lock_key_of_another_type_leaves_the_job_queued_and_spoils_no_batch(
+async def test_lock_key_of_another_type_names_nobody_and_is_replaced(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await enqueue(store, "1", "2")
     await ask(store, "RPUSH", "rrq:lock:job:1", "x")
-    assert ids(await worker.take(2)) == ["2"]
-    assert await is_queued(store, "1")
+    assert ids(await worker.take(2)) == ["1", "2"]
+    assert await ask(store, "GET", "rrq:lock:job:1") == b"worker-a"
 
 
 # Suspects (rule 8)

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 1.0
 # A worker asked to empty itself for a suspect stops waiting for its long jobs after this.
 _MAKE_ROOM_SECONDS = 30.0
+# Of many things that are wrong in the same way, a line of the log names so many.
+_NAMED_IN_LOG = 10
 
 
 def timeout_of(job: Job, settings: RRQSettings) -> float:
@@ -183,11 +185,16 @@ class Ownership:
     def _note(self, claim: Claim) -> None:
         if claim.suspect_waits:
             self._making_room_until = monotonic() + _MAKE_ROOM_SECONDS
-        for job_id in claim.missing:
-            logger.warning("queue entry without a job dropped", extra={"job_id": job_id})
-        for key in claim.unreadable:
+        # There may be thousands: one line for all of them, with a few that one can look for.
+        if claim.missing:
+            logger.warning(
+                "queue entries without a job dropped",
+                extra={"entries": len(claim.missing), "job_ids": claim.missing[:_NAMED_IN_LOG]},
+            )
+        if claim.unreadable:
             logger.error(
-                "job dead-lettered or queue skipped, its key is of the wrong type", extra={"key": key}
+                "jobs dead-lettered or queues skipped, their keys are of the wrong type",
+                extra={"entries": len(claim.unreadable), "keys": claim.unreadable[:_NAMED_IN_LOG]},
             )
 
     def _take_in_hand(self, claimed: ClaimedJob) -> Attempt | None:

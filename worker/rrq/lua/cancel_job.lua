@@ -12,21 +12,22 @@ local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'queue_name', 'att
 if seen.err or redis.call('EXISTS', job) == 0 then return {0, ''} end
 local status, worker_id = string.upper(seen[1] or ''), seen[2]
 -- Given back, a job is where it was claimed from, which need not be the queue it was made for.
-if redis.call('ZREM', home_queue(nil, seen[3]), id) == 1
-  or seen[8] and redis.call('ZREM', seen[8], id) == 1 then
+-- Through pcall: a key that holds no queue does not hold the job either.
+if redis.pcall('ZREM', home_queue(nil, seen[3]), id) == 1
+  or redis.pcall('ZREM', home_queue(seen[8], seen[3]), id) == 1 then
   redis.call('HSET', job, 'attempt_token', (seen[4] or '') .. '.cancelled')
   mark_cancelled(id, tonumber(seen[6] or '') or 86400, seen[5], seen[7])
   return {1, status}
 end
 if status == 'ACTIVE' then
-  if not worker_id or not redis.call('ZSCORE', prefix .. 'active:jobs:' .. worker_id, id) then
+  if not worker_id or not sure('ZSCORE', prefix .. 'active:jobs:' .. worker_id, id) then
     return {-2, status}
   end
   redis.call('HSET', job, 'cancel_requested', '1')
   local cancel, control = prefix .. 'cancel:' .. worker_id, prefix .. 'control:' .. worker_id
-  redis.call('SADD', cancel, id)
+  sure('SADD', cancel, id)
   redis.call('EXPIRE', cancel, 86400)
-  redis.call('RPUSH', control, 'cancel')
+  sure('RPUSH', control, 'cancel')
   redis.call('LTRIM', control, -10, -1)
   redis.call('EXPIRE', control, 60)
   return {2, status}

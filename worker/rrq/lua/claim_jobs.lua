@@ -21,6 +21,9 @@ local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
 local FIRST_QUEUE, FIRST_ID = 6, 12
 -- How far past locked or suspect entries to look in one queue before leaving the rest for later.
 local LOOK_AHEAD = 1000
+-- How many entries without a job to drop on the way; a million of them must not stop Redis for seconds.
+local MOST_DROPPED = 5000
+local RESERVED_MS = 30000
 local MAX_MS = 2 ^ 52
 local LONG_MEMBER = string.rep('-', 65)
 
@@ -31,11 +34,11 @@ local function answer(code)
 end
 
 if incarnation ~= '' then
-  local lease_ends_ms = tonumber(redis.call('ZSCORE', leases, worker_id) or '')
+  local lease_ends_ms = tonumber(sure('ZSCORE', leases, worker_id) or '')
   if not lease_ends_ms or lease_ends_ms <= now_ms
     or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
   if redis.call('EXISTS', drain) == 1 then return answer(2) end
-  local not_before_ms = tonumber(redis.call('HGET', guard, 'claim_not_before_ms') or '')
+  local not_before_ms = tonumber(sure('HGET', guard, 'claim_not_before_ms') or '')
   if not_before_ms and now_ms < not_before_ms then
     next_due_ms = not_before_ms
     return answer(3)
@@ -46,7 +49,7 @@ end
 -- memory: after it the writes below are allowed too, so that a full Redis can still be drained.
 for q = FIRST_QUEUE, #KEYS do
   local waiting = prefix .. 'waiting:' .. KEYS[q]
-  if redis.call('ZREM', waiting, worker_id) == 1 and redis.call('EXISTS', waiting) == 0 then
+  if sure('ZREM', waiting, worker_id) == 1 and redis.call('EXISTS', waiting) == 0 then
     redis.call('DEL', prefix .. 'wake:' .. KEYS[q])
   end
 end
@@ -60,9 +63,9 @@ local function take_lock(id, ttl_ms)
   local lock = prefix .. 'lock:job:' .. id
   if redis.call('SET', lock, worker_id, 'NX', 'PX', ttl_ms) then return true end
   local holder = redis.pcall('GET', lock)
-  if type(holder) ~= 'string' or redis.call('ZSCORE', leases, holder)
+  if type(holder) == 'string' and (sure('ZSCORE', leases, holder)
     or redis.call('EXISTS', prefix .. 'health:worker:' .. holder) == 1
-    or redis.call('ZSCORE', prefix .. 'active:jobs:' .. holder, id) then return false end
+    or sure('ZSCORE', prefix .. 'active:jobs:' .. holder, id)) then return false end
   redis.call('SET', lock, worker_id, 'PX', ttl_ms)
   return true
 end
@@ -70,22 +73,23 @@ end
 -- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
 -- One worker at a time is asked to let its other jobs end and come back for it.
 local function may_take_suspect(job)
-  if #jobs == 0 and redis.call('ZCARD', active) == 0 then return true end
+  if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
   if redis.call('HGET', job, 'reserved_until_ms') then
     local reserved = redis.call('HMGET', job, 'reserved_until_ms', 'reserved_by')
-    if tonumber(reserved[1]) > now_ms and reserved[2] ~= worker_id then return false end
+    local until_ms = tonumber(reserved[1]) or 0
+    -- Nobody reserves for longer; a time beyond would keep the job from everyone.
+    if until_ms > now_ms and until_ms <= now_ms + RESERVED_MS and reserved[2] ~= worker_id then return false end
   end
-  redis.call('HSET', job, 'reserved_until_ms', now_ms + 30000, 'reserved_by', worker_id)
+  redis.call('HSET', job, 'reserved_until_ms', now_ms + RESERVED_MS, 'reserved_by', worker_id)
   suspect_waits = 1
   return false
 end
 
 -- What cannot be read as a job must not come up again and again, nor vanish: the key is kept aside.
 local function set_aside(id, job, kind)
-  redis.call('RENAME', job, job .. ':unreadable')
-  redis.call('EXPIRE', job .. ':unreadable', dlq_ttl_s)
-  bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to '
-    .. job .. ':unreadable.', dlq_ttl_s)
+  local aside = set_key_aside(job)
+  redis.call('EXPIRE', aside, dlq_ttl_s)
+  bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to ' .. aside .. '.', dlq_ttl_s)
   unreadable[#unreadable + 1] = id
 end
 
@@ -134,11 +138,11 @@ local function claim_page(page, q)
     if verdict == 'left' then left = left + 1 else gone[#gone + 1] = page[i] end
     if verdict == 'alone' then wanted = #jobs end
   end
-  if #gone > 0 then redis.call('ZREM', KEYS[q], unpack(gone)) end
   if #taken > 0 then
+    local held = sure('ZCARD', active)
     -- Up to 128 short members Redis keeps a set as a list, and searches all of it for every change.
     -- One long member, there for a moment, has it kept as a tree from the start.
-    local is_new = #taken > 32 and redis.call('EXISTS', active) == 0
+    local is_new = #taken > 32 and held == 0
     if is_new then redis.call('ZADD', active, 0, LONG_MEMBER) end
     redis.call('ZADD', active, unpack(taken))
     if is_new then redis.call('ZREM', active, LONG_MEMBER) end
@@ -146,9 +150,11 @@ local function claim_page(page, q)
     -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
     if incarnation == '' then
       local how = redis.call('EXISTS', record) == 1 and 'NX' or 'GT'
-      redis.call('ZADD', leases, how, now_ms + lock_ttl_ms, worker_id)
+      sure('ZADD', leases, how, now_ms + lock_ttl_ms, worker_id)
     end
   end
+  -- Last, so that whatever fails above leaves the jobs queued.
+  if #gone > 0 then redis.call('ZREM', KEYS[q], unpack(gone)) end
   return left
 end
 
@@ -164,6 +170,10 @@ for q = FIRST_QUEUE, #KEYS do
   else
     local skipped = 0
     while #jobs < wanted and skipped < LOOK_AHEAD do
+      if #missing + #unreadable >= MOST_DROPPED then
+        wanted = #jobs
+        break
+      end
       -- unpack and the Lua stack bear a few thousand entries; a page stays well below.
       local size = math.min(wanted - #jobs, 500)
       local page = redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'WITHSCORES',

@@ -11,8 +11,8 @@ local known = redis.pcall('HGET', record, 'incarnation')
 if type(known) == 'string' and known ~= ARGV[3] then return -1 end
 redis.call('DEL', prefix .. 'health:worker:' .. id)
 redis.pcall('ZREM', active_workers, id)
-local in_hand = redis.call('ZCARD', active)
+local in_hand = sure('ZCARD', active)
 if in_hand > 0 then return in_hand end
-redis.call('ZREM', leases, id)
+sure('ZREM', leases, id)
 redis.call('DEL', record, prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
 return 0

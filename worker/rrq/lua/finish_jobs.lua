@@ -24,7 +24,7 @@ for at = FIRST, #ARGV - 1, FIELDS_PER_JOB do
 end
 local holders = redis.call('MGET', unpack(locks))
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
-redis.call('ZREM', active, '')
+sure('ZREM', active, '')
 
 local completed_iso = iso(now_us, '+00:00')
 local counted, free_locks, ended = {}, {}, {}
@@ -99,7 +99,7 @@ local function finish(n, at)
     forget(n, id, job, seen[2])
     return 0
   elseif seen[2] ~= 'ACTIVE'
-    and redis.call('ZSCORE', home_queue(nil, redis.call('HGET', job, 'queue_name')), id) then
+    and type(redis.pcall('ZSCORE', home_queue(nil, redis.call('HGET', job, 'queue_name')), id)) == 'string' then
     -- An 0.7 producer, which knows no token, has enqueued the id again while it ran.
     forget(n, id, job, seen[2])
     return 0
@@ -122,9 +122,9 @@ for n = 1, #ids do replies[n] = finish(n, FIRST + (n - 1) * FIELDS_PER_JOB) end
 if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end
 if #free_locks > 0 then redis.call('DEL', unpack(free_locks)) end
 local ended_here = 0
-for outcome, count in pairs(counted) do
-  redis.call('HINCRBY', counters, outcome, count)
-  ended_here = ended_here + count
+for outcome, number in pairs(counted) do
+  count(counters, outcome, number)
+  ended_here = ended_here + number
 end
 -- How fast a worker is, for whoever sizes a pool. Only where it is registered: nothing would expire the rest.
 local record = prefix .. 'workers:info:' .. worker_id

@@ -7,8 +7,9 @@
 --          -3 by Redis's clock the tick is still ahead   -4 the unique lock of the entry is held
 local last, queue, digest, tick_ms = KEYS[1], KEYS[2], ARGV[4], tonumber(ARGV[5])
 local FIRST = 5
-local fired_ms = tonumber(redis.call('HGET', last, digest) or '')
-if fired_ms and tick_ms <= fired_ms then return -2 end
+local fired_ms = tonumber(sure('HGET', last, digest) or '')
+-- A tick of the day after tomorrow has not fired, whoever says so; it would silence the entry for good.
+if fired_ms and fired_ms < now_ms + 86400000 and tick_ms <= fired_ms then return -2 end
 if tick_ms > now_ms then return -3 end
 local refusal = wrong_queue({queue})
 if refusal then return refusal end

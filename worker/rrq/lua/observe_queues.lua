@@ -9,11 +9,14 @@
 local leases, most_workers = KEYS[1], tonumber(ARGV[2])
 local MAX_MS = 2 ^ 52
 
--- Scores reach from -inf to +inf; an integer reply does not.
-local function score_ms(entry)
-  local score = tonumber(entry[2] or '')
-  return score and math.floor(math.max(0, math.min(score, MAX_MS))) or -1
+-- Scores reach from -inf to +inf, and a foreign hand writes what it likes; an integer reply does not take it all.
+local function whole(text, default)
+  local number = tonumber(text or '')
+  if not number or number ~= number then return default end
+  return math.floor(math.max(0, math.min(number, MAX_MS)))
 end
+
+local function score_ms(entry) return whole(entry[2], -1) end
 
 local queues, workers = {}, {}
 local function observe_queue(queue, horizon_ms)
@@ -39,8 +42,11 @@ for i = 1, #living, 2 do
   if record.err then record = {} end
   local pod_uid = record[1] or ''
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
-  workers[#workers + 1] = {id, pod_uid, redis.call('ZCARD', prefix .. 'active:jobs:' .. id),
-    tonumber(record[2] or '') or 0, draining, record[3] or '[]', math.floor(tonumber(living[i + 1])),
-    record[4] or '', tonumber(record[5] or '') or -1, tonumber(record[6] or '') or 0}
+  local capacity = whole(record[2], 0)
+  local busy = redis.pcall('ZCARD', prefix .. 'active:jobs:' .. id)
+  -- Unknown is not zero: nobody may take the worker for idle until its next beat has put that key right.
+  if type(busy) == 'table' then busy = capacity end
+  workers[#workers + 1] = {id, pod_uid, busy, capacity, draining, record[3] or '[]', whole(living[i + 1], 0),
+    record[4] or '', whole(record[5], -1), whole(record[6], 0)}
 end
 return {now_ms, queues, workers}

@@ -23,5 +23,5 @@ redis.call('PEXPIRE', key, digits(keep_ms))
 if redis.call('TYPE', index).ok ~= 'zset' then redis.call('DEL', index) end
 redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now_ms))
 redis.call('ZADD', index, digits(now_ms + keep_ms), group)
-redis.call('PEXPIREAT', index, digits(redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')[2]))
+redis.call('PEXPIREAT', index, digits(math.min(2 ^ 52, tonumber(redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')[2]))))
 return {started_ms, 1}

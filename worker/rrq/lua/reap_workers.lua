@@ -14,17 +14,24 @@ local dlq, dlq_ttl_s, crash_limit = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]
 local certified, incarnation, cause = ARGV[7], ARGV[8], ARGV[9]
 local returned, buried, reaped, seen_jobs = 0, 0, 0, 0
 
+-- The causes of the last ten crashes as JSON. What a foreign hand has written there, and what cannot be written
+-- again, a number beyond all numbers say, is left out: the job must come back to its queue in any case.
+local function add_to_history(history)
+  local is_readable, entries = pcall(cjson.decode, history and #history < 65536 and history or '[]')
+  if not is_readable or type(entries) ~= 'table' then entries = {} end
+  local last = cjson.decode(cause)
+  entries[#entries + 1] = last
+  while #entries > 10 do table.remove(entries, 1) end
+  local is_writable, text = pcall(cjson.encode, entries)
+  return is_writable and text or cjson.encode({last})
+end
+
 -- Fair blame. Whatever was in hand in a crash becomes a suspect and reruns freely; only a crash
 -- while running alone counts. Without a cause (lease end, drain, lost node) nobody is suspected.
 local function blame_for(was_alone)
   if not cause or cause == '' then return nil end
   return function(job, id, fields)
-    local history = redis.call('HGET', job, 'crash_history')
-    local is_readable, entries = pcall(cjson.decode, history or '[]')
-    if not is_readable or type(entries) ~= 'table' then entries = {} end
-    entries[#entries + 1] = cjson.decode(cause)
-    while #entries > 10 do table.remove(entries, 1) end
-    redis.call('HSET', job, 'suspect', '1', 'crash_history', cjson.encode(entries))
+    redis.call('HSET', job, 'suspect', '1', 'crash_history', add_to_history(redis.call('HGET', job, 'crash_history')))
     if not was_alone then return false end
     local crashes = redis.pcall('HINCRBY', job, 'crashes', 1)
     if type(crashes) == 'table' then
@@ -41,7 +48,7 @@ local function blame_for(was_alone)
 end
 
 local function forget_worker(id)
-  redis.call('ZREM', leases, id)
+  sure('ZREM', leases, id)
   redis.pcall('ZREM', active_workers, id)
   redis.call('DEL', prefix .. 'workers:info:' .. id, prefix .. 'health:worker:' .. id,
     prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
@@ -50,7 +57,7 @@ end
 
 local function reap(id, reason)
   local active = prefix .. 'active:jobs:' .. id
-  local jobs = redis.call('ZRANGE', active, 0, most - seen_jobs - 1)
+  local jobs = sure('ZRANGE', active, 0, most - seen_jobs - 1)
   -- Very many jobs are given back in portions; the last one of them was not alone.
   local record, size = prefix .. 'workers:info:' .. id, redis.call('ZCARD', active)
   if size > #jobs then redis.pcall('HSET', record, 'in_portions', '1') end
@@ -63,8 +70,8 @@ local function reap(id, reason)
 end
 
 local function answer(more, put_off_ms)
-  if returned > 0 then redis.call('HINCRBY', counters, 'reaped', returned) end
-  if buried > 0 then redis.call('HINCRBY', counters, 'dead', buried) end
+  if returned > 0 then count(counters, 'reaped', returned) end
+  if buried > 0 then count(counters, 'dead', buried) end
   return {returned, buried, reaped, more, put_off_ms}
 end
 
@@ -76,7 +83,7 @@ if certified then
 end
 
 local state = read_guard(guard)
-redis.call('ZREM', leases, '')
+sure('ZREM', leases, '')
 if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end
 if now_ms < state.reap_not_before_ms then return answer(0, state.reap_not_before_ms) end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 100)) do

@@ -13,16 +13,16 @@ local worker_id, incarnation = ARGV[2], ARGV[3]
 local default_timeout_s, extension_s = tonumber(ARGV[4]), tonumber(ARGV[5])
 local letters = {ARGV[6], tonumber(ARGV[7])}
 local FIRST, FIELDS_PER_ATTEMPT = 7, 5
-if not redis.call('ZSCORE', leases, worker_id)
+if not sure('ZSCORE', leases, worker_id)
   or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
 
-redis.call('ZREM', active, '')
+sure('ZREM', active, '')
 
 -- Redis went back to before the claim: still queued, token as it was then, and nobody has the lock.
 local function claim_again(id, token, token_before, queue, score)
   local job = prefix .. 'job:' .. id
   local seen = redis.call('HMGET', job, 'attempt_token', 'job_timeout_seconds')
-  if (seen[1] or '') ~= token_before or not redis.call('ZSCORE', queue, id) then return false end
+  if (seen[1] or '') ~= token_before or type(redis.pcall('ZSCORE', queue, id)) ~= 'string' then return false end
   local lock_ttl_ms = lock_ttl_ms_of(seen[2], default_timeout_s, extension_s)
   if not redis.call('SET', prefix .. 'lock:job:' .. id, worker_id, 'NX', 'PX', lock_ttl_ms) then
     return false

@@ -6,5 +6,5 @@
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) ~= 'string' or (ARGV[2] ~= '' and holder ~= ARGV[2]) then return 0 end
 redis.call('DEL', KEYS[1])
-redis.call('ZREM', prefix .. 'active:jobs:' .. holder, ARGV[3])
+sure('ZREM', prefix .. 'active:jobs:' .. holder, ARGV[3])
 return 1

@@ -15,7 +15,7 @@ local FIRST, FIELDS_PER_WORKER = 5, 8
 
 local state = read_guard(guard)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
-redis.call('ZREM', leases, '')
+sure('ZREM', leases, '')
 -- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
@@ -25,6 +25,11 @@ if has_restarted or beats_have_stopped(state, lease_ms) then
   -- A restart may have forgotten claims. Their owners set them up again before others may claim.
   if has_restarted then redis.call('HSET', guard, 'claim_not_before_ms', now_ms + renewal_ms) end
 end
+-- A clock that was set back, or a foreign hand, must not keep the fleet from working for longer than the longest
+-- lease that anybody would choose.
+local latest_ms = now_ms + math.max(lease_ms, 3600000)
+if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, lease_ms) end
+if state.claim_not_before_ms > latest_ms then redis.call('HDEL', guard, 'claim_not_before_ms') end
 redis.call('HSET', guard, 'last_beat_ms', now_ms, 'run_id', run_id or '')
 
 -- A new process under the id of a dead one first gives back what the dead one held.
@@ -38,7 +43,7 @@ local function register(id, incarnation, record)
   if known ~= incarnation then
     local ends_ms = tonumber(redis.call('ZSCORE', leases, id) or '')
     if known and ends_ms and ends_ms > now_ms then return false end
-    for _, job_id in ipairs(redis.call('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
+    for _, job_id in ipairs(sure('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
       give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters)
     end
     redis.call('HSET', record, 'registered_ms', now_ms, 'ended', 0)
@@ -49,7 +54,8 @@ end
 -- Ids that were to be cancelled and are still in hand; the rest have ended by themselves.
 local function cancellations(id)
   local cancel, found = prefix .. 'cancel:' .. id, {}
-  for _, job_id in ipairs(redis.call('SMEMBERS', cancel)) do
+  -- So many at a time: what is not in hand is taken out, and the rest is seen by the next beats.
+  for _, job_id in ipairs(sure('SRANDMEMBER', cancel, 1000)) do
     if redis.call('ZSCORE', prefix .. 'active:jobs:' .. id, job_id) then found[#found + 1] = job_id
     else redis.call('SREM', cancel, job_id) end
   end
@@ -70,22 +76,25 @@ local function beat(at)
   redis.call('PEXPIRE', record, lease_ms * 20)
   redis.call('SET', prefix .. 'health:worker:' .. id, ARGV[at + 6], 'EX', ARGV[at + 7])
   -- The books below are for onlookers; whatever spoilt them must not stop a heartbeat.
-  redis.pcall('ZADD', KEYS[3], now_us / 1000000, id)
+  try('ZADD', KEYS[3], now_us / 1000000, id)
   for _, queue in ipairs(cjson.decode(ARGV[at + 8])) do
-    redis.pcall('ZADD', KEYS[4], now_us / 1000000, queue)
+    try('ZADD', KEYS[4], now_us / 1000000, queue)
   end
-  redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
+  try('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
     'timestamp', string.format('%.6f', now_us / 1000000), 'worker_id', id)
-  local reply = {1, draining, redis.call('ZCARD', prefix .. 'active:jobs:' .. id)}
+  -- The worker blocks on this list, and would hear of nothing.
+  sure('LLEN', prefix .. 'control:' .. id)
+  local reply = {1, draining, sure('ZCARD', prefix .. 'active:jobs:' .. id)}
   for _, job_id in ipairs(cancellations(id)) do reply[#reply + 1] = job_id end
   return reply
 end
 
 -- Queues may come and go with the tenants of an application; a day after its last worker one is forgotten.
-redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
+try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 
 local replies = {now_ms, -1}
 for at = FIRST, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
 local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-if first[2] then replies[2] = math.max(tonumber(first[2]), state.reap_not_before_ms) end
+-- A score may be as far away as +inf, which no integer reply can carry.
+if first[2] then replies[2] = math.min(2 ^ 52, math.max(tonumber(first[2]), state.reap_not_before_ms)) end
 return replies

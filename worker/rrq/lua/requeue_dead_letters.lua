@@ -6,6 +6,10 @@
 local dlq, queue, most = KEYS[1], KEYS[2], tonumber(ARGV[3])
 local refusal = wrong_queue({queue})
 if refusal then return refusal end
+local kind = redis.call('TYPE', dlq).ok
+if kind ~= 'list' and kind ~= 'none' then
+  return redis.error_reply('RRQTYPE ' .. dlq .. ' holds a ' .. kind .. ', not a dead letter list')
+end
 
 local function queue_again(id)
   local job = prefix .. 'job:' .. id

@@ -7,6 +7,6 @@
 local shortened = 0
 for i = 3, #ARGV do
   shortened = shortened
-    + redis.call('ZADD', KEYS[1], 'XX', 'LT', 'CH', now_ms + tonumber(ARGV[2]), ARGV[i])
+    + sure('ZADD', KEYS[1], 'XX', 'LT', 'CH', now_ms + tonumber(ARGV[2]), ARGV[i])
 end
 return shortened

@@ -29,6 +29,40 @@ local function iso(us, suffix)
     suffix or 'Z')
 end
 
+-- A key of ours that holds something of another type, which only a foreign hand can have put there, would stop
+-- every script that meets it, and with one worker the whole fleet. It is set aside for a week, for a person to
+-- look at; what belongs there is built up anew.
+local function set_key_aside(key)
+  local aside = key .. ':unreadable'
+  if redis.call('EXISTS', aside) == 1 then aside = aside .. ':' .. digits(now_us) end
+  redis.log(redis.LOG_WARNING, 'rrq: ' .. key .. ' is of the wrong type and was moved to ' .. aside)
+  redis.call('RENAME', key, aside)
+  redis.call('EXPIRE', aside, 604800)
+  return aside
+end
+
+-- As redis.pcall, on a key that is set aside if need be.
+local function try(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) ~= 'table' or not reply.err or not string.find(reply.err, 'WRONGTYPE', 1, true) then
+    return reply
+  end
+  set_key_aside(key)
+  return redis.pcall(command, key, ...)
+end
+
+-- As redis.call, on a key that is set aside if need be. What touches a key first in a script goes through here.
+local function sure(command, key, ...)
+  local reply = try(command, key, ...)
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  return redis.call(command, key, ...)
+end
+
+-- Add to a running total; one that is no number starts anew.
+local function count(key, field, by)
+  if type(try('HINCRBY', key, field, by)) == 'table' then redis.call('HSET', key, field, by) end
+end
+
 -- What the token of an attempt ends in once its outcome is stored.
 local OVER = '.over'
 
@@ -50,13 +84,13 @@ local function wrong_queue(queues)
 end
 
 -- The queue a job was claimed from. Other engines leave no claimed_queue; their queue_name may be
--- bare or a full key.
+-- bare or a full key. A claimed_queue that is no queue would have a job written into the books.
 local function home_queue(claimed_queue, queue_name)
-  if claimed_queue then return claimed_queue end
+  local base = prefix .. 'queue:'
+  if claimed_queue and string.sub(claimed_queue, 1, #base) == base then return claimed_queue end
   local name = queue_name or 'default'
   -- The defaults in settings are full 0.7 keys; under another prefix they name the same queue.
   if prefix ~= 'rrq:' and string.sub(name, 1, 10) == 'rrq:queue:' then name = string.sub(name, 11) end
-  local base = prefix .. 'queue:'
   if string.sub(name, 1, #base) == base then return name end
   return base .. name
 end

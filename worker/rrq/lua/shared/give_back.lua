@@ -5,8 +5,10 @@
 local function unlock(id, worker_id)
   local lock = prefix .. 'lock:job:' .. id
   local holder = redis.pcall('GET', lock)
-  if holder == worker_id then redis.call('DEL', lock) end
-  return not holder or holder == worker_id
+  -- A lock that is no text names nobody.
+  local is_free = type(holder) ~= 'string' or holder == worker_id
+  if holder and is_free then redis.call('DEL', lock) end
+  return is_free
 end
 
 -- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
@@ -15,7 +17,7 @@ end
 -- true. Returns 1 when the job is due again, 0 when it was not this worker's any more.
 local function give_back(id, worker_id, reason, letters, blame)
   local job = prefix .. 'job:' .. id
-  redis.call('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
+  sure('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
   local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
     'claimed_score', 'queue_name', 'cancel_requested', 'job_unique_key', 'result_ttl_seconds',
     'waited_for')
@@ -45,7 +47,10 @@ local function give_back(id, worker_id, reason, letters, blame)
   redis.call('HSET', job, 'status', 'PENDING', 'last_error', reason,
     'next_scheduled_run_time', iso(now_us))
   redis.call('PERSIST', job)
-  redis.call('ZADD', queue, 'NX', seen[5] or now_ms, id)
+  -- Refused when it is no number; by now the job is in no set, so it is due at once instead.
+  if type(redis.pcall('ZADD', queue, 'NX', seen[5] or now_ms, id)) == 'table' then
+    redis.call('ZADD', queue, 'NX', now_ms, id)
+  end
   wake(queue, 1)
   return 1
 end

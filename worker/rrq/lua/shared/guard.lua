@@ -4,7 +4,7 @@
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
 
 local function read_guard(guard)
-  local seen = redis.call('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
+  local seen = sure('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
     'claim_not_before_ms', 'run_id')
   return {
     last_beat_ms = tonumber(seen[1] or ''), reap_not_before_ms = tonumber(seen[2] or '') or 0,

@@ -3,10 +3,10 @@
 -- Hand out at most `count` tokens, never more than there are workers waiting: a surplus token would
 -- only cost somebody an empty poll later.
 local function wake(queue, count)
-  local waiting = redis.call('ZCOUNT', prefix .. 'waiting:' .. queue, now_ms, '+inf')
+  local waiting = sure('ZCOUNT', prefix .. 'waiting:' .. queue, now_ms, '+inf')
   if waiting == 0 then return end
   local tokens = prefix .. 'wake:' .. queue
-  local missing = math.min(count, waiting) - redis.call('LLEN', tokens)
+  local missing = math.min(count, waiting) - sure('LLEN', tokens)
   for _ = 1, missing do redis.call('RPUSH', tokens, '1') end
   if missing > 0 then redis.call('PEXPIRE', tokens, 5000) end
 end

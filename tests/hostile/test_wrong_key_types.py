@@ -1,0 +1,161 @@
+"""A value of the wrong type under every key that RRQ uses: everybody else goes on working.
+
+Wrong on purpose is each of the six types under each family of keys; a worker is at it while it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleet import all_done, running_worker
+from foreign_hands import (
+    FAMILIES,
+    JOB_ID,
+    NO_KEYS,
+    POD_UID,
+    QUEUE_NAME,
+    UNIQUE_KEY,
+    VALUES,
+    WORKER_ID,
+    Family,
+    put,
+)
+from queue_steps import ask, dead_letters, job_fields
+from rrq.client import JobRequest
+from rrq.cron import CronJob
+from rrq.exc import RRQError
+from rrq.keys import Keys
+from rrq.messages import CronVerdict
+from rrq.registry import JobRegistry
+from rrq.scripts import load_script
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from rrq.client import RRQClient
+    from rrq.settings import RRQSettings
+    from rrq.store import JobStore
+
+WRONG = [
+    pytest.param(family, kind, id=f"{family.name}-{kind}")
+    for family in FAMILIES
+    for kind in VALUES
+    if kind != family.kind
+]
+INNOCENT = "bystander"
+
+
+def test_no_family_of_keys_is_forgotten() -> None:
+    members = {
+        name
+        for name, member in vars(Keys).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, cached_property | property))
+    }
+    assert members - NO_KEYS == {family.name for family in FAMILIES} - {"notified", "overflow"}
+    in_lua = {
+        found
+        for script in ("enqueue_jobs", "finish_jobs", "claim_jobs", "reap_workers", "renew_leases")
+        for found in re.findall(r"prefix \.\. '([a-z:]+):'", load_script(script).source)
+    }
+    named = {family.key(Keys("")).partition("under-attack")[0] for family in FAMILIES}
+    for part in in_lua - {"queue"}:
+        assert any(name.startswith(part) for name in named), f"no family begins with {part}"
+
+
+@pytest.fixture
+def registry() -> JobRegistry:
+    registry = JobRegistry()
+
+    async def nothing(ctx: dict[str, Any], *_: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def fail(ctx: dict[str, Any]) -> None:
+        raise RuntimeError("as it should")
+
+    registry.register("nothing", nothing)
+    registry.register("fail", fail)
+    return registry
+
+
+@pytest.mark.parametrize(("family", "kind"), WRONG)
+async def test_workers_go_on_whatever_lies_under_a_key(
+    family: Family,
+    kind: str,
+    client: RRQClient,
+    settings: RRQSettings,
+    registry: JobRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RRQ_POD_UID", POD_UID)
+    settings.worker_concurrency = 4
+    settings.worker_idle_poll_max_seconds = 0.1
+    store = client.job_store
+    await ask(store, "SET", INNOCENT, "untouched")
+    await ask(store, "HSET", "rrq:job:another", "function_name", "nothing", "status", "COMPLETED")
+    before = [await ask(store, "DUMP", key) for key in (INNOCENT, "rrq:job:another")]
+    queues = [QUEUE_NAME, settings.default_queue_name]
+    async with running_worker(settings, registry, queues=queues, worker_id=WORKER_ID) as worker:
+        await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 3))
+        key = family.key(store.keys)
+        await put(store, key, kind)
+        # Told so when the very job or queue cannot be used, and never otherwise.
+        try:
+            await client.enqueue("nothing", _job_id=JOB_ID, _queue_name=QUEUE_NAME, _unique_key=UNIQUE_KEY)
+        except RRQError as refusal:
+            assert family.name in ("job_key", "queue_key"), refusal
+            assert key in str(refusal)
+        else:
+            assert family.name not in ("job_key", "queue_key")
+        await ask(store, "ZADD", "rrq:queue:default", 1, JOB_ID)
+        jobs = await client.enqueue_many([JobRequest("nothing", ("x",))] * 20)
+        failing = await client.enqueue("fail", _max_retries=1)
+        assert failing is not None
+        await all_done(store, jobs)
+        await eventually(lambda: _has_failed(store, failing.id), message="the failing job never ended")
+        # And on, with another beat in between, which meets what a claim does not.
+        worker.ownership.note_reconnect()
+        await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 3))
+        await client.cancel(JOB_ID)
+        assert await client.get_job_status(jobs[0].id) is not None
+        await store.reap_workers()
+        await store.observe(queues)
+    assert [await ask(store, "DUMP", key) for key in (INNOCENT, "rrq:job:another")] == before
+    assert failing.id in [
+        *await dead_letters(store, "default" if family.name != "dlq_key" else "rrq:dlq:default:overflow")
+    ]
+    # What was put there has stayed, was moved aside, or has been replaced by what belongs there.
+    found = (await ask(store, "TYPE", key)).decode()
+    assert found in (kind, family.kind, "none")
+
+
+async def _has_failed(store: JobStore, job_id: str) -> bool:
+    return (await job_fields(store, job_id)).get("status") == "FAILED"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "stream"])
+async def test_waiting_for_a_job_needs_no_event_stream(
+    kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    job = await client.enqueue("nothing", _job_id=JOB_ID)
+    assert job is not None
+    await put(client.job_store, client.job_store.keys.events_key(JOB_ID), kind)
+    async with running_worker(settings, registry):
+        result = await client.wait_for_completion(JOB_ID, timeout_seconds=30, block_interval_seconds=0.05)
+    assert result is not None
+    assert result.status == "COMPLETED"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "hash"])
+async def test_cron_fires_whatever_lies_under_its_books(kind: str, client: RRQClient) -> None:
+    store = client.job_store
+    await put(store, store.keys.cron_last, kind)
+    entry = CronJob(function_name="nothing", schedule="* * * * *")
+    entry.next_run_time = await store.read_time()
+    assert await client.enqueue_cron(entry) is CronVerdict.FIRED
+    assert await client.enqueue_cron(entry) is not CronVerdict.FIRED
