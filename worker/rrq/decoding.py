@@ -95,12 +95,15 @@ def parse_job_hash_leniently(
 
 def parse_job_result(status: bytes | None, result: bytes | None, last_error: bytes | None) -> JobResult:
     """Build the answer to "how is my job doing?" from three fields; never raises."""
-    fields = {"status": status, "result": result, "last_error": last_error}
-    reader = _HashReader("", {name: value for name, value in fields.items() if value is not None})
+    # Bytes that are no text are spelled out, which makes them an unknown status and no JSON.
+    texts = {
+        name: value.decode("utf-8", "backslashreplace").encode()
+        for name, value in {"status": status, "result": result, "last_error": last_error}.items()
+        if value is not None
+    }
+    reader = _HashReader("", texts)
     return JobResult(
-        reader.read_status(),
-        reader.read_json("result", forgiving=True),
-        None if last_error is None else last_error.decode("utf-8", "backslashreplace"),
+        reader.read_status(), reader.read_json("result", forgiving=True), reader.read_text("last_error")
     )
 
 

@@ -354,7 +354,7 @@ class QueueProtocol:
     async def cancel_job(self, job_id: str) -> tuple[CancelCode, str]:
         """Cancel a job; returns what happened and the status it had."""
         code, status = await self.wire.run(load_script("cancel_job"), [], [self.keys.prefix, job_id])
-        return CancelCode(code), status.decode()
+        return CancelCode(code), _text(status)
 
     async def watch_job(self, job_id: str, *, wants_event: bool) -> JobResult | None:
         """Look at a job and, if wished, have its end announced on its event stream."""
@@ -455,10 +455,14 @@ class QueueProtocol:
         wire, events = Wire(self.settings, self.redis), self.keys.events_key(job_id)
 
         async def watch(seconds: float) -> None:
-            await wire.call(
-                *("XREAD", "COUNT", 1, "BLOCK", max(1, _to_ms(seconds)), "STREAMS", events, "0"),
-                timeout_seconds=seconds + self.settings.redis_socket_timeout_seconds,
-            )
+            try:
+                await wire.call(
+                    *("XREAD", "COUNT", 1, "BLOCK", max(1, _to_ms(seconds)), "STREAMS", events, "0"),
+                    timeout_seconds=seconds + self.settings.redis_socket_timeout_seconds,
+                )
+            except ResponseError:
+                # The key holds something else. The hash is the truth, and is looked at when the time is up.
+                await asyncio.sleep(seconds)
 
         try:
             yield watch

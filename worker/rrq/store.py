@@ -303,7 +303,7 @@ class JobStore(QueueProtocol):
         remaining = ttl_seconds if ttl_seconds >= 0 else None
         try:
             return json.loads(text), remaining
-        except ValueError:
+        except (ValueError, RecursionError):
             logger.exception("health record is not JSON", extra={"worker_id": worker_id})
             return None, remaining
 

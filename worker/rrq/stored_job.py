@@ -120,7 +120,13 @@ class StoredJob:
         except ValueError:
             return _from_unix_seconds(text)
         # All times of RRQ are UTC, and a naive one could not be compared with them.
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        if moment.tzinfo is None:
+            return moment.replace(tzinfo=UTC)
+        try:
+            return moment.astimezone(UTC)
+        except OverflowError:
+            # The first or the last day of the calendar, in a time zone that puts it outside.
+            return None
 
     def number(self, name: str) -> int | None:
         try:
