@@ -5,11 +5,10 @@ Wrong on purpose is each of the six types under each family of keys; a worker is
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,12 +31,12 @@ from rrq.cron import CronJob
 from rrq.exc import RRQError
 from rrq.keys import Keys
 from rrq.messages import CronVerdict
-from rrq.registry import JobRegistry
 from rrq.scripts import load_script
 from waiting import eventually
 
 if TYPE_CHECKING:
     from rrq.client import RRQClient
+    from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
 
@@ -66,21 +65,6 @@ def test_no_family_of_keys_is_forgotten() -> None:
     named = {family.key(Keys("")).partition("under-attack")[0] for family in FAMILIES}
     for part in in_lua - {"queue"}:
         assert any(name.startswith(part) for name in named), f"no family begins with {part}"
-
-
-@pytest.fixture
-def registry() -> JobRegistry:
-    registry = JobRegistry()
-
-    async def nothing(ctx: dict[str, Any], *_: Any) -> None:
-        await asyncio.sleep(0)
-
-    async def fail(ctx: dict[str, Any]) -> None:
-        raise RuntimeError("as it should")
-
-    registry.register("nothing", nothing)
-    registry.register("fail", fail)
-    return registry
 
 
 @pytest.mark.parametrize(("family", "kind"), WRONG)
