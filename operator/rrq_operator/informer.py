@@ -128,7 +128,7 @@ class Informer(Generic[View]):
         if item is not None:
             try:
                 view = self._views[uid] = self._parse(item)
-            except (KeyError, TypeError, ValueError):
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
                 # One object that nobody understands must not hide all others.
                 logger.exception("object not understood", extra={"path": self._path, "uid": uid})
         if before != view:

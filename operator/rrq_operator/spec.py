@@ -400,13 +400,17 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
     except ValidationError as error:
         faults = "; ".join(map(_explain, error.errors(include_url=False, include_input=False)))
         raise SpecError(f"{KIND} {name}: {faults}") from None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SpecError(f"{KIND} {name}: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{KIND} {name}: spec is nested too deeply to be a pool") from None
+    generation = metadata.get("generation")
     return Pool(
         namespace=str(metadata.get("namespace") or "default"),
         name=name,
         uid=str(metadata.get("uid") or ""),
-        generation=int(metadata.get("generation") or 0),
+        # The API server writes a number; in a file by hand it may be anything, and means nothing.
+        generation=generation if isinstance(generation, int) else 0,
         spec=spec,
     )
 

@@ -29,7 +29,8 @@ def parse_pools(text: str, source: str) -> list[Pool]:
     """Return the pools of the YAML documents in ``text``; ManifestError when there is none or any is faulty."""
     try:
         documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+    # Beside its own errors PyYAML lets through those of a date that no calendar has, and of too deep a nesting.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ManifestError(f"{source} is not valid YAML: {_shorten(error)}.") from error
     bodies = [body for document in documents for body in _unpack(document)]
     pools, faults = [], []
@@ -67,6 +68,6 @@ def _unpack(document: Any) -> list[Mapping[str, Any]]:
     return [document]
 
 
-def _shorten(error: yaml.YAMLError) -> str:
+def _shorten(error: Exception) -> str:
     """Return a YAML error on one line."""
     return " ".join(str(error).split())

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rrq.commands.refusal import Refusal
+
 
 class CommandsOnDemand(click.Group):
     """A group that knows of each command only where it is: ``package.module:attribute``."""
@@ -13,6 +15,16 @@ class CommandsOnDemand(click.Group):
     def __init__(self, *given: Any, places: Mapping[str, str], **options: Any) -> None:
         super().__init__(*given, **options)
         self._places = places
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UnicodeEncodeError as error:
+            # Bytes of an argument that are no text come as halves of surrogate pairs, which Redis never takes.
+            raise Refusal(
+                f"ERROR: {error.object!r} holds bytes that are not UTF-8, as no name, id or key of RRQ does. "
+                "Check the arguments, and the locale of this terminal."
+            ) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._places)

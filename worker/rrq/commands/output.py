@@ -82,7 +82,7 @@ def print_plain_table(table: Table) -> None:
     """Print aligned columns, however wide; programs like ``cut`` and ``awk`` read them."""
     lines = [list(table.columns), *([printable(cell) for cell in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    click.echo(table.title)
+    click.echo(printable(table.title))
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
@@ -93,7 +93,7 @@ def build_rich_table(table: Table, *, one_line: bool = False) -> "RichTable":
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich_table = RichTable(title=table.title, title_justify="left", title_style="bold")
+    rich_table = RichTable(title=Text(printable(table.title)), title_justify="left", title_style="bold")
     for name in table.columns:
         rich_table.add_column(Text(name, no_wrap=one_line))
     overflow: OverflowMethod = "ellipsis" if one_line else "fold"

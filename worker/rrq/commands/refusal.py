@@ -2,6 +2,7 @@
 
 import click
 
+from rrq.commands.formatting import printable
 from rrq.masking import mask_secrets
 
 
@@ -11,5 +12,6 @@ class Refusal(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        # What an application's own code raised may quote a password.
-        click.echo(mask_secrets(self.message), err=True)
+        # What an application's own code raised may quote a password, and an argument may steer the terminal.
+        lines = mask_secrets(self.message).split("\n")
+        click.echo("\n".join(printable(line) for line in lines), err=True)

@@ -1,0 +1,193 @@
+"""The command line before hostile arguments and hostile data: one clear line, never a traceback, and nothing that
+steers the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commandline import CommandLine, child_environment, terminal
+from foreign_hands import FAMILIES, VALUES, put
+from queue_steps import ask
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from rrq.store import JobStore
+
+#: Sets the title, clears the screen, changes the colour by one byte, rings, goes back, turns the text around.
+STEERING = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x08\r\u202eevil\x00\x7f"
+EVIL_ID = f"evil{STEERING}"
+LOOKING = [
+    ("check",),
+    ("queue", "list"),
+    ("queue", "list", "--show-empty"),
+    ("queue", "stats"),
+    ("queue", "inspect", "default"),
+    ("job", "list"),
+    ("job", "show", EVIL_ID.replace("\0", "")),
+    ("job", "show", "odd"),
+    ("job", "show", "edge"),
+    ("job", "show", "deep"),
+    ("job", "trace", EVIL_ID.replace("\0", "")),
+    ("job", "trace", "odd"),
+    ("job", "trace", "edge"),
+    ("dlq", "list"),
+    ("dlq", "stats"),
+    ("dlq", "inspect", EVIL_ID.replace("\0", "")),
+    ("dlq", "inspect", "odd"),
+    ("dlq", "requeue", "--all", "--dry-run"),
+    ("monitor",),
+]
+# Printable characters, and what ends and indents lines.
+_HARMLESS = re.compile(r"[\n\t -~\u00a1-\U0010ffff]*")
+_TURNS_TEXT_AROUND = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def assert_harmless(text: str) -> None:
+    assert _HARMLESS.fullmatch(text), repr(text)
+    assert not _TURNS_TEXT_AROUND.search(text), repr(text)
+
+
+def assert_answered(result: Result) -> None:
+    """The command has ended by itself, with or without success, and said so in its own words."""
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code in (0, 1, 2)
+    assert "Traceback (most recent" not in result.output
+    assert_harmless(result.output)
+    if result.exit_code == 1 and result.stdout == "":
+        assert result.stderr.count("\n") <= 2, result.stderr
+
+
+@pytest.fixture
+async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
+    """A command line for a Redis full of garbage."""
+    steering = STEERING.encode()
+    fields: dict[str, Any] = dict.fromkeys(
+        ("function_name", "queue_name", "status", "last_error", "worker_id", "job_args", "job_kwargs", "result",
+         "traceback", "job_unique_key", "enqueue_time", "start_time", "completion_time", "current_retries",
+         "max_retries", "crash_history", "trace_context", "next_scheduled_run_time", STEERING), steering,
+    )  # fmt: skip
+    jobs: dict[str, dict[str, Any]] = {
+        EVIL_ID.replace("\0", ""): fields,
+        "evil json": {name: json.dumps([STEERING]).encode() for name in fields},
+        "odd": {name: b"\xff\xfe\0" for name in fields},
+        "edge": dict.fromkeys(fields, b"0001-01-01T00:00:00+23:59") | {"completion_time": b"9999-12-31T23:59:59-23:59"},
+        "deep": dict.fromkeys(fields, b"[" * 50_000),
+        "empty": {"a": ""},
+        "numbers": dict.fromkeys(fields, b"1e999") | {"status": b"COMPLETED", "start_time": b"nan"},
+        "negative": dict.fromkeys(fields, b"-1e300") | {"status": b"FAILED"},
+    }  # fmt: skip
+    for job_id, found in jobs.items():
+        await ask(store, "HSET", f"rrq:job:{job_id}", *(part for pair in found.items() for part in pair))
+        await ask(store, "LPUSH", "rrq:dlq:default", job_id)
+    for number, job_id in enumerate([*jobs, "missing", b"\xff", ""]):
+        score = ("-inf", "+inf", 1e300, -1e300, 0, 1e15)[number % 6]
+        await ask(store, "ZADD", "rrq:queue:default", score, job_id)
+        await ask(store, "ZADD", f"rrq:queue:evil{STEERING}", score, job_id)
+    await ask(store, "LPUSH", "rrq:dlq:default", b"\xff", "", "x" * 100_000)
+    await ask(store, "SET", "rrq:job:text", "no hash")
+    for worker_id in ("evil" + STEERING, b"\xff"):
+        await ask(store, "ZADD", store.keys.leases, "+inf", worker_id)
+        await ask(store, "ZADD", store.keys.active_queues, "+inf", worker_id)
+    for health in (b"\xff", b"[]", b"[" * 50_000, json.dumps(dict.fromkeys(("status", "timestamp", "queues", "active_jobs"), STEERING)).encode()):  # fmt: skip
+        await ask(store, "SET", b"rrq:health:worker:" + health[:5], health)
+    return CommandLine(redis_dsn)
+
+
+@pytest.mark.parametrize("option", ["", "--json", "--raw"])
+@pytest.mark.parametrize("command", LOOKING, ids=lambda command: " ".join(command).encode("unicode_escape").decode())
+async def test_garbage_in_redis_is_shown_and_steers_nothing(
+    command: tuple[str, ...], option: str, cli: CommandLine
+) -> None:
+    result = await cli.run(*command, *([option] if option else []))
+    assert_answered(result)
+    if option == "--json" and result.exit_code == 0 and "--dry-run" not in command:
+        json.loads(result.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [("job", "show", EVIL_ID.replace("\0", "")), ("job", "list"), ("dlq", "list"), ("queue", "inspect", "default"),
+     ("dlq", "stats"), ("queue", "list"), ("monitor",)],
+    ids=lambda command: " ".join(command[:2]),
+)  # fmt: skip
+async def test_a_terminal_gets_no_sequence_from_a_job(command: tuple[str, ...], cli: CommandLine) -> None:
+    with terminal(cli.environment, *command) as screen:
+        if command == ("monitor",):
+            await eventually(lambda: "Dead Letters" in screen.text, message=f"no picture: {screen.raw}")
+            screen.press_ctrl_c()
+        assert screen.wait() == 0
+    for sequence in ("\x1b]0", "\x1b[2J\x9b", "\x9b31m", "\x07", "\u202e"):
+        assert sequence not in screen.raw
+    assert "Traceback (most recent" not in screen.text
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+async def test_a_key_of_the_wrong_type_is_one_clear_line(family: Any, redis_dsn: str, store: JobStore) -> None:
+    cli = CommandLine(redis_dsn)
+    commands = (*LOOKING, ("job", "cancel", "job-under-attack"), ("job", "replay", "job-under-attack"),
+                ("dlq", "requeue", "--all"), ("queue", "inspect", "under-attack"))  # fmt: skip
+    for kind in ("string", "zset" if family.kind != "zset" else "hash"):
+        if kind == family.kind:
+            kind = next(other for other in VALUES if other != family.kind)
+        await put(store, family.key(store.keys), kind)
+        for command in commands:
+            assert_answered(await cli.run(*command))
+
+
+ARGUMENTS = ["", "\udcff", STEERING.replace("\0", ""), "-1", "9" * 5000, "nan", "inf", "*", "a" * 100_000, "{[(", "rrq:queue:"]
+COMMANDS = [
+    ("job", "show"), ("job", "trace"), ("job", "cancel"), ("job", "replay"), ("dlq", "inspect"), ("queue", "inspect"),
+    ("job", "list", "--limit"), ("job", "list", "--queue"), ("job", "list", "--function"), ("job", "list", "--status"),
+    ("dlq", "list", "--offset"), ("dlq", "list", "--limit"), ("dlq", "list", "--dlq-name"), ("dlq", "list", "--batch-size"),
+    ("dlq", "requeue", "--job-id"), ("dlq", "requeue", "--all", "--limit"), ("dlq", "requeue", "--all", "--target-queue"),
+    ("dlq", "stats", "--dlq-name"), ("queue", "stats", "--queue"), ("queue", "stats", "--max-scan"),
+    ("monitor", "--queues"), ("check", "--timeout"), ("check", "--settings"), ("completion",), ("debug", "submit"),
+    ("debug", "submit", "f", "--args"), ("debug", "submit", "f", "--kwargs"), ("debug", "submit", "f", "--queue"),
+    ("debug", "submit", "f", "--delay"), ("debug", "clear", "--confirm", "--pattern"), ("worker", "run", "--settings"),
+    ("worker", "run", "--num-workers"), ("worker", "run", "--http"), ("worker", "watch", "--settings"),
+    (), ("job",), ("nothing",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+async def test_garbage_as_an_argument_is_refused_or_answered(command: tuple[str, ...], redis_dsn: str) -> None:
+    cli = CommandLine(redis_dsn)
+    for argument in ARGUMENTS:
+        if command[:2] == ("worker", "run") and argument == "":  # that one would start
+            continue
+        result = await cli.run(*command, argument)
+        assert_answered(result)
+
+
+@pytest.mark.slow
+async def test_a_reader_that_goes_away_is_no_error(redis_dsn: str, store: JobStore) -> None:
+    for number in range(3000):
+        await ask(store, "HSET", f"rrq:job:{number}", "function_name", "f" * 100)
+        await ask(store, "ZADD", "rrq:queue:default", number, number)
+        await ask(store, "LPUSH", "rrq:dlq:default", number)
+    environment = child_environment({"RRQ_REDIS_DSN": redis_dsn})
+    for command in (
+        ("job", "list", "--limit", "3000"), ("dlq", "list", "--limit", "3000", "--json"),
+        ("queue", "inspect", "default", "--limit", "3000"), ("dlq", "list", "--limit", "3000", "--raw"),
+    ):  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-m", "rrq", *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.read(10)
+            process.stdout.close()
+            complaint = process.stderr.read().decode()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+        assert complaint == "", command
