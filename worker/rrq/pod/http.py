@@ -74,6 +74,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # Left to a stalled client, closing would wait for it.
     block_on_close = False
+    # With the usual 5 a crowd fills the queue of the kernel, and a probe comes in after seconds, or too late.
+    request_queue_size = 128
 
     def __init__(self, *given: Any) -> None:
         self._clients: deque[socket.socket] = deque()
@@ -120,6 +122,15 @@ def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
 
         def do_HEAD(self) -> None:
             self._answer(with_body=False)
+
+        def _refuse(self) -> None:
+            """Nothing can be changed through this port."""
+            self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+            self.send_header("Allow", "GET, HEAD")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
         def _answer(self, *, with_body: bool) -> None:
             page = pages.get(self.path.partition("?")[0], _not_found)
