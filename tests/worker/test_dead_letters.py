@@ -233,3 +233,14 @@ async def test_letter_whose_id_has_begun_a_new_life_leaves_that_life_alone(
     if not has_ended:
         assert await worker.finish(done(new, "well")) == [Verdict.STORED]
     assert (await job_fields(store, "1"))["result"] == '"well"'
+
+
+async def test_letter_whose_id_was_enqueued_again_and_cancelled_stays_cancelled(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await bury(store, worker, "1")
+    await enqueue(store, "1")
+    await store.cancel_job("1")
+    assert await store.requeue_dlq("default", "default") == 0
+    assert not await is_queued(store, "1")
+    assert (await job_fields(store, "1"))["status"] == "CANCELLED"

@@ -16,7 +16,7 @@ local function queue_again(id)
   if redis.call('TYPE', job).ok ~= 'hash' then return 0 end
   local token, status, name = unpack(redis.call('HMGET', job, 'attempt_token', 'status', 'queue_name'))
   -- The id was enqueued again after it was dead-lettered; that life is none of ours.
-  if status == 'ACTIVE' or status == 'COMPLETED' then return 0 end
+  if status == 'ACTIVE' or status == 'COMPLETED' or status == 'CANCELLED' then return 0 end
   if type(redis.pcall('ZSCORE', home_queue(nil, name), id)) == 'string' then return 0 end
   redis.call('HSET', job, 'status', 'PENDING', 'current_retries', '0', 'queue_name', ARGV[2],
     'attempt_token', (token or '') .. '.requeued', 'next_scheduled_run_time', iso(now_us))
