@@ -1,0 +1,187 @@
+"""What a fleet should be: leases, drains, the outage guard and death, on top of `queue_model`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from queue_model import Expiring, ModelQueue
+from rrq.messages import ClaimCode, LeaseState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rrq.messages import ClaimedJob, WorkerIdentity
+
+
+@dataclass
+class Guard:
+    """What the fleet remembers to tell its own death from an outage of Redis."""
+
+    server: int | None = None
+    """Which start of the server the last beat came to."""
+    last_beat_ms: int | None = None
+    reap_not_before_ms: int = 0
+    claim_not_before_ms: int = 0
+
+
+@dataclass
+class ModelFleet(ModelQueue):
+    """The queue with the workers that serve it."""
+
+    server: int = 1
+    leases: dict[str, int] = field(default_factory=dict)
+    """When the lease of each worker ends; one that ended stays until somebody reaps."""
+    records: dict[str, Expiring] = field(default_factory=dict)
+    """The incarnation that is registered under each worker id."""
+    health: dict[str, Expiring] = field(default_factory=dict)
+    drains: dict[str, Expiring] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
+
+    def pass_time(self, milliseconds: int) -> None:
+        super().pass_time(milliseconds)
+        for expiring in (self.records, self.health, self.drains):
+            for key in [key for key, entry in expiring.items() if entry.expires_ms <= self.now_ms]:
+                del expiring[key]
+
+    def is_registered(self, worker: WorkerIdentity) -> bool:
+        record = self.records.get(worker.worker_id)
+        return record is not None and record.value == worker.incarnation
+
+    def is_alive(self, worker: WorkerIdentity) -> bool:
+        """Whether this process may still believe that its jobs are its own."""
+        return self.is_registered(worker) and self.leases.get(worker.worker_id, 0) > self.now_ms
+
+    def set_drain(self, pod_uid: str, seconds: int) -> None:
+        self.drains[pod_uid] = Expiring("1", self.now_ms + seconds * 1000)
+
+    # Signs of life
+
+    def beat(self, worker: WorkerIdentity, *, is_registration: bool = False) -> LeaseState:
+        """Renew a lease, or take one for a new process."""
+        self._watch_for_outage()
+        worker_id = worker.worker_id
+        if is_registration:
+            if not self._register(worker):
+                return LeaseState.TAKEN
+        elif not self.is_registered(worker) or worker_id not in self.leases:
+            return LeaseState.REAPED
+        self.leases[worker_id] = self.now_ms + self.rules.lease_ms
+        self.records[worker_id] = Expiring(worker.incarnation, self.now_ms + 20 * self.rules.lease_ms)
+        self.health[worker_id] = Expiring("", self.now_ms + self.rules.health_ms)
+        return LeaseState.ALIVE
+
+    def _watch_for_outage(self) -> None:
+        guard = self.guard
+        has_restarted = guard.server is not None and guard.server != self.server
+        if has_restarted or self._beats_have_stopped():
+            guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
+        if has_restarted:
+            guard.claim_not_before_ms = self.now_ms + self.rules.renewal_ms
+        guard.last_beat_ms, guard.server = self.now_ms, self.server
+
+    def _beats_have_stopped(self) -> bool:
+        if self.guard.last_beat_ms is None:
+            return True
+        return not 0 <= self.now_ms - self.guard.last_beat_ms <= self.rules.lease_ms / 2
+
+    def _register(self, worker: WorkerIdentity) -> bool:
+        worker_id = worker.worker_id
+        if not self.is_registered(worker):
+            if worker_id in self.records and self.leases.get(worker_id, 0) > self.now_ms:
+                return False
+            for job_id in list(self.held.get(worker_id, ())):
+                self.give_back(job_id, worker_id)
+        return True
+
+    def deregister(self, worker: WorkerIdentity) -> int:
+        """Say goodbye; returns how many jobs are still in hand, for which the lease stays."""
+        worker_id = worker.worker_id
+        if worker_id in self.records and not self.is_registered(worker):
+            return 0
+        self.health.pop(worker_id, None)
+        in_hand = len(self.held.get(worker_id, ()))
+        if not in_hand:
+            self.leases.pop(worker_id, None)
+            self.records.pop(worker_id, None)
+        return in_hand
+
+    def shorten(self, worker_ids: Sequence[str]) -> int:
+        ends_ms = self.now_ms + self.rules.renewal_ms
+        found = [worker_id for worker_id in worker_ids if self.leases.get(worker_id, 0) > ends_ms]
+        self.leases.update(dict.fromkeys(found, ends_ms))
+        return len(found)
+
+    # Claims
+
+    def claim(
+        self,
+        worker: WorkerIdentity,
+        token_base: str,
+        queues: Sequence[str],
+        count: int,
+        only: Sequence[str] = (),
+    ) -> tuple[ClaimCode, list[str]]:
+        """Answer a claim; refused without a living lease, in a draining pod, or just after a restart."""
+        if not self.is_alive(worker):
+            return ClaimCode.LEASE_LOST, []
+        if worker.pod_uid in self.drains:
+            return ClaimCode.DRAINING, []
+        if self.now_ms < self.guard.claim_not_before_ms:
+            return ClaimCode.TOO_EARLY, []
+        return ClaimCode.ANSWERED, self.take(worker.worker_id, token_base, queues, count, only)
+
+    def is_stale(self, holder: str, job_id: str) -> bool:
+        return holder not in self.leases and holder not in self.health and super().is_stale(holder, job_id)
+
+    def reconcile(self, worker: WorkerIdentity, held: Sequence[ClaimedJob]) -> frozenset[int] | None:
+        """Agree on what a worker holds; positions of what it holds no more, or None without a lease."""
+        worker_id = worker.worker_id
+        if worker_id not in self.leases or not self.is_registered(worker):
+            return None
+        known, lost = set(), set()
+        for position, claimed in enumerate(held):
+            job_id = claimed.job_id.decode()
+            job = self.jobs.get(job_id)
+            if job is not None and job.token in (claimed.token, claimed.token + ".over"):
+                known.add(job_id)
+            elif (
+                job is not None
+                and job.token == claimed.token_before.decode()
+                and job.queued_in == claimed.queue_key
+                and job_id not in self.locks
+            ):
+                # Redis has forgotten the claim.
+                self.hold(job_id, worker_id, claimed.token, claimed.queue_key, float(claimed.due_score))
+                known.add(job_id)
+            else:
+                lost.add(position)
+        for job_id in self.held.get(worker_id, set()) - known:
+            self.give_back(job_id, worker_id)
+        return frozenset(lost)
+
+    # Death
+
+    def certify_death(self, worker: WorkerIdentity, *, is_crash: bool) -> int:
+        """Reap a process that is proven dead; returns how many jobs are due again."""
+        return self._reap(worker.worker_id, is_crash=is_crash) if self.is_registered(worker) else 0
+
+    def sweep(self) -> int:
+        """Reap whose lease has ended, unless Redis was away; returns how many jobs are due again."""
+        if self._beats_have_stopped():
+            self.guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
+        if self.now_ms < self.guard.reap_not_before_ms:
+            return 0
+        ended = [worker_id for worker_id, ends_ms in self.leases.items() if ends_ms <= self.now_ms]
+        return sum(self._reap(worker_id) for worker_id in ended)
+
+    def _reap(self, worker_id: str, *, is_crash: bool = False) -> int:
+        in_hand = list(self.held.get(worker_id, ()))
+        returned = sum(
+            self.give_back(job_id, worker_id, is_crash=is_crash, was_alone=len(in_hand) == 1)
+            for job_id in in_hand
+        )
+        for book in (self.leases, self.records, self.health):
+            book.pop(worker_id, None)
+        self.counters["reaped"] += returned
+        return returned

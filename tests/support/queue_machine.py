@@ -1,0 +1,221 @@
+"""In which order steps are taken: whatever hypothesis likes.
+
+Ids, queues and workers are few, so that steps meet. Claims and outcomes are offered more often than the
+rest, because most steps only tell something about a job that is in somebody's hands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from paired_queue import PODS, QUEUES, START_MS, PairedQueue
+from rrq.messages import OutcomeKind
+
+if TYPE_CHECKING:
+    from clocked_redis import ClockedRedis
+
+_numbers = st.integers(0, 5)
+_queue = st.sampled_from(QUEUES)
+_queue_orders = st.sampled_from([QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]])
+_new_jobs = st.lists(
+    st.tuples(
+        _numbers,
+        _queue,
+        st.sampled_from(["", "", "", "", "+30000", "+600000", "@5000", f"@{START_MS + 90_000}"]),
+        st.sampled_from(["", "", "u", "v"]),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda job: job[0],
+)
+_outcomes = st.lists(
+    st.tuples(
+        _numbers,
+        st.sampled_from([OutcomeKind.RETRY, OutcomeKind.DEAD, *OutcomeKind]),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda outcome: outcome[0],
+)
+_rarely = st.integers(0, 3).map(lambda number: number == 3)
+# Past a lease, past a lock, past the record of a worker, past a result, past a dead letter; and backwards.
+_jumps = st.sampled_from([10_000, 60_000, 310_000, 1_300_000, 4_000_000, 8_000_000, -20_000, -3_600_000])
+
+_has_processes = precondition(lambda self: self.queue.processes)
+_is_busy = precondition(lambda self: self.queue.is_busy())
+_may_restart = precondition(lambda self: self.queue.restarts < self.most_restarts)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One example. A restart takes as long as all other steps of an example, so it has one."""
+
+    most_restarts = 1
+
+    def __init__(self, redis: ClockedRedis) -> None:
+        super().__init__()
+        self.queue = PairedQueue(redis)
+
+    def teardown(self) -> None:
+        self.queue.close()
+
+    @invariant()
+    def every_promise_holds(self) -> None:
+        self.queue.check()
+
+    @initialize(jobs=_new_jobs)
+    def begin(self, jobs: list[tuple[int, str, str, str]]) -> None:
+        for worker_id in PODS:
+            self.queue.start_process(worker_id)
+        self.queue.enqueue(jobs)
+        self.queue.keep_copy()
+
+    @rule(jobs=_new_jobs)
+    def enqueue(self, jobs: list[tuple[int, str, str, str]]) -> None:
+        self.queue.enqueue(jobs)
+
+    @rule(jobs=_new_jobs)
+    def enqueue_more(self, jobs: list[tuple[int, str, str, str]]) -> None:
+        self.queue.enqueue(jobs)
+
+    @rule(job=_numbers)
+    def cancel(self, job: int) -> None:
+        self.queue.cancel(f"j{job}")
+
+    @_is_busy
+    @rule(who=_numbers, which=_numbers)
+    def cancel_running(self, who: int, which: int) -> None:
+        self.queue.cancel(self.queue.attempt(who, which).job_id)
+
+    @rule(queue=_queue, most=st.integers(1, 3))
+    def requeue_dead_letters(self, queue: str, most: int) -> None:
+        self.queue.requeue_dead_letters(queue, most)
+
+    @_has_processes
+    @rule(who=_numbers, queues=_queue_orders, count=st.integers(1, 4), is_cut=_rarely)
+    def claim(self, who: int, queues: tuple[str, ...], count: int, is_cut: bool) -> None:
+        self.queue.claim(who, queues, count, is_cut=is_cut)
+
+    @_has_processes
+    @rule(who=_numbers)
+    def claim_one(self, who: int) -> None:
+        self.queue.claim(who, QUEUES, 1)
+
+    @_has_processes
+    @rule(who=_numbers)
+    def claim_all(self, who: int) -> None:
+        self.queue.claim(who, QUEUES, 10)
+
+    @_has_processes
+    @rule(who=_numbers, queues=_queue_orders, job=_numbers)
+    def claim_by_name(self, who: int, queues: tuple[str, ...], job: int) -> None:
+        self.queue.claim(who, queues, 1, only=[f"j{job}"])
+
+    @_is_busy
+    @rule(who=_numbers, outcomes=_outcomes, delay_ms=st.sampled_from([0, 30_000]), is_cut=_rarely)
+    def finish(self, who: int, outcomes: list[tuple[int, OutcomeKind]], delay_ms: int, is_cut: bool) -> None:
+        self.queue.finish(who, outcomes, delay_ms, is_cut)
+
+    @_is_busy
+    @rule(who=_numbers, which=_numbers)
+    def finish_one(self, who: int, which: int) -> None:
+        self.queue.finish(who, [(which, OutcomeKind.DONE)], 0, is_cut=False)
+
+    @_is_busy
+    @rule(who=_numbers, which=_numbers)
+    def fail_one(self, who: int, which: int) -> None:
+        self.queue.finish(who, [(which, OutcomeKind.DEAD)], 0, is_cut=False)
+
+    @_is_busy
+    @rule(who=_numbers, which=_numbers, is_trace=st.booleans())
+    def touch(self, who: int, which: int, is_trace: bool) -> None:
+        if is_trace:
+            self.queue.leave_trace(who, which)
+        else:
+            self.queue.retry_as_engines_without_tokens_do(who, which)
+
+    @_has_processes
+    @rule(who=_numbers)
+    def reconcile(self, who: int) -> None:
+        self.queue.reconcile(who)
+
+    @rule(worker_id=st.sampled_from(list(PODS)))
+    def start_process(self, worker_id: str) -> None:
+        self.queue.start_process(worker_id)
+
+    @_has_processes
+    @rule(who=_numbers)
+    def register_again(self, who: int) -> None:
+        self.queue.register_again(who)
+
+    @_has_processes
+    @rule(who=_numbers, is_crash=st.booleans())
+    def end_process(self, who: int, is_crash: bool) -> None:
+        if is_crash:
+            self.queue.crash(who)
+        else:
+            self.queue.deregister(who)
+
+    @precondition(lambda self: self.queue.crashed)
+    @rule(who=_numbers, has_cause=st.booleans())
+    def certify_death(self, who: int, has_cause: bool) -> None:
+        self.queue.certify_death(who, has_cause=has_cause)
+
+    @_has_processes
+    @rule(who=_numbers, queues=_queue_orders)
+    def die_of_a_job(self, who: int, queues: tuple[str, ...]) -> None:
+        self.queue.die_of_a_job(who, queues)
+
+    @rule()
+    def sweep(self) -> None:
+        self.queue.sweep()
+
+    @rule(milliseconds=_jumps, awake=st.sets(_numbers))
+    def jump(self, milliseconds: int, awake: set[int]) -> None:
+        self.queue.jump(milliseconds, awake)
+
+    @_has_processes
+    @rule(renewals=st.integers(1, 4), asleep=st.sets(_numbers, max_size=2))
+    def pause(self, renewals: int, asleep: set[int]) -> None:
+        self.queue.pause(renewals, asleep)
+
+    @_is_busy
+    @rule(who=_numbers)
+    def pause_past_the_lease(self, who: int) -> None:
+        self.queue.pause(4, {self.queue.number_of(who)})
+
+    @rule(pod_uid=st.sampled_from(sorted(set(PODS.values()))), is_set=st.booleans())
+    def drain(self, pod_uid: str, is_set: bool) -> None:
+        self.queue.drain(pod_uid, is_set)
+
+    @_may_restart
+    @rule()
+    def keep_copy(self) -> None:
+        self.queue.keep_copy()
+
+    @_may_restart
+    @rule(forgets=st.booleans(), awake=st.sets(_numbers))
+    def restart_redis(self, forgets: bool, awake: set[int]) -> None:
+        self.queue.restart_redis(forgets=forgets, awake=awake)
+
+    @rule(step=st.data())
+    def look_on(self, step: st.DataObject) -> None:
+        """What changes no job, or hardly ever; each would be a rule if there were not so many."""
+        queue, draw = self.queue, step.draw
+        match draw(st.integers(0, 6)):
+            case 0:
+                queue.observe(draw(st.sampled_from([0, 60])))
+            case 1:
+                queue.watch(draw(_numbers), draw(st.booleans()))
+            case 2:
+                queue.publish_cron_table(draw(st.sampled_from("gh")), draw(st.sampled_from(["", "{}"])))
+            case 3:
+                queue.flush_scripts()
+            case 4:
+                queue.shorten_leases(draw(st.lists(st.sampled_from(list(PODS)), min_size=1, unique=True)))
+            case 5:
+                queue.release_unique(draw(_numbers), draw(st.sampled_from("uv")))
+            case _:
+                queue.fire_cron(draw(st.integers(-1, 3)), draw(_queue), draw(st.sampled_from(["", "u"])))

@@ -1,0 +1,333 @@
+"""What the queue should be: the job state machine in plain Python, without Redis, clock or network.
+
+`ModelQueue` answers each step of the protocol as the scripts should, and says in which one place every job
+is. It is written from the promises (a claim locks, an outcome is fenced by its token, a crash is blamed
+fairly), not for speed. Workers and leases, which decide when jobs move by themselves, are in `ModelFleet`
+in the module `fleet_model`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rrq.messages import CancelCode, CronVerdict, NewJob, Outcome, OutcomeKind, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Self
+
+# Expiries are kept on this grid, so that the real time a test takes does not show in them.
+GRID_MS = 10_000
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+_UNSTORED_TTL_SECONDS = 86_400
+_RESERVED_MS = 30_000
+
+
+def on_grid(duration_ms: float) -> int:
+    """Round a duration up to the grid."""
+    return -int(-duration_ms // GRID_MS) * GRID_MS
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings that decide anything here."""
+
+    lease_ms: int
+    renewal_ms: int
+    lock_ms: int
+    health_ms: int
+    unique_seconds: int
+    dead_letter_seconds: int
+    crash_limit: int
+
+
+@dataclass
+class ModelJob:
+    """One job id in its present life; enqueueing the id again begins another."""
+
+    life: int
+    token: str
+    home: str
+    status: str = "PENDING"
+    queued_in: str | None = None
+    due_ms: float = 0
+    retries: int = 0
+    result_ttl_seconds: int = 0
+    unique_key: str = ""
+    owner: str | None = None
+    claimed_from: str | None = None
+    claimed_due_ms: float | None = None
+    is_to_be_cancelled: bool = False
+    is_suspect: bool = False
+    crashes: int = 0
+    reserved_by: str = ""
+    reserved_until_ms: int = 0
+    expires_ms: int | None = None
+
+    def place(self) -> str:
+        """The one place where this life is."""
+        if self.queued_in is not None:
+            return f"queued in {self.queued_in}"
+        return f"held by {self.owner}" if self.status == "ACTIVE" else self.status
+
+
+@dataclass
+class Expiring:
+    """A value that goes by itself."""
+
+    value: str
+    expires_ms: int
+
+
+@dataclass
+class ModelQueue:
+    """Jobs, queues, locks and dead letters, and the steps that change them."""
+
+    rules: Rules
+    now_ms: int
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    """What each worker has down as in hand, also of a life that is over."""
+    locks: dict[str, Expiring] = field(default_factory=dict)
+    unique_locks: dict[str, Expiring] = field(default_factory=dict)
+    dead_letters: list[str] = field(default_factory=list)
+    """Oldest first. An id enqueued again leaves its entry behind."""
+    counters: Counter[str] = field(default_factory=Counter)
+    cron_ticks: dict[str, int] = field(default_factory=dict)
+    lives: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """Lives by how they ended, `replaced` for an id that was enqueued again before its end."""
+
+    def copy(self) -> Self:
+        return deepcopy(self)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Move the clock, either way, and drop what has expired."""
+        self.now_ms += milliseconds
+        for expiring in (self.locks, self.unique_locks):
+            for key in [key for key, entry in expiring.items() if entry.expires_ms <= self.now_ms]:
+                del expiring[key]
+        for job_id, job in list(self.jobs.items()):
+            if job.expires_ms is not None and job.expires_ms <= self.now_ms:
+                del self.jobs[job_id]
+
+    def queue(self, name: str) -> dict[str, float]:
+        """The ids in a queue with their due times."""
+        return {job_id: job.due_ms for job_id, job in self.jobs.items() if job.queued_in == name}
+
+    # Producers
+
+    def enqueue(self, new: NewJob, token: str) -> float:
+        """Begin a new life of an id; returns when it is due."""
+        due_ms = self.now_ms if not new.due else float(new.due[1:])
+        if new.due.startswith("+"):
+            due_ms += self.now_ms
+        if new.unique_key:
+            due_ms = self._due_behind_unique(new, due_ms)
+        before = self.jobs.get(new.job_id)
+        if before is not None and before.status not in ENDED:
+            self.ended["replaced"] += 1
+        self.lives += 1
+        self.jobs[new.job_id] = ModelJob(
+            self.lives,
+            token,
+            new.queue_name,
+            queued_in=new.queue_name,
+            due_ms=due_ms,
+            result_ttl_seconds=new.result_ttl_seconds,
+            unique_key=new.unique_key,
+            # Only says who may come for a suspect first, and is not worth a write to forget.
+            reserved_by=before.reserved_by if before else "",
+            reserved_until_ms=before.reserved_until_ms if before else 0,
+        )
+        return due_ms
+
+    def _due_behind_unique(self, new: NewJob, due_ms: float) -> float:
+        lock = self.unique_locks.get(new.unique_key)
+        if lock is None:
+            seconds = max(self.rules.unique_seconds, int((due_ms - self.now_ms) // 1000) + 1)
+            self.unique_locks[new.unique_key] = Expiring(new.job_id, self.now_ms + on_grid(seconds * 1000))
+            return due_ms
+        return due_ms if lock.value == new.job_id else max(due_ms, lock.expires_ms)
+
+    def fire_cron(self, digest: str, tick_ms: int, new: NewJob, token: str) -> CronVerdict:
+        if tick_ms <= self.cron_ticks.get(digest, -1):
+            return CronVerdict.ALREADY_FIRED
+        if tick_ms > self.now_ms:
+            return CronVerdict.AHEAD
+        self.cron_ticks[digest] = tick_ms
+        if new.unique_key in self.unique_locks:
+            return CronVerdict.LOCKED
+        self.enqueue(new, token)
+        return CronVerdict.FIRED
+
+    def cancel(self, job_id: str) -> CancelCode:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return CancelCode.NOT_FOUND
+        if job.queued_in is not None:
+            job.queued_in = None
+            job.token += ".cancelled"
+            self._end(job_id, "CANCELLED", job.result_ttl_seconds)
+            return CancelCode.CANCELLED
+        if job.status == "ACTIVE":
+            job.is_to_be_cancelled = True
+            return CancelCode.TOLD
+        return CancelCode.ENDED
+
+    def requeue_dead_letters(self, queue: str, most: int) -> int:
+        """Give up to `most` dead jobs a fresh start, oldest first; an id with a newer life is none."""
+        queued = taken = 0
+        while queued < most and taken < most and self.dead_letters:
+            job_id = self.dead_letters.pop(0)
+            taken += 1
+            job = self.jobs.get(job_id)
+            if job is not None and job.status == "FAILED":
+                self.lives += 1
+                self.jobs[job_id] = ModelJob(
+                    self.lives,
+                    job.token + ".requeued",
+                    queue,
+                    queued_in=queue,
+                    due_ms=self.now_ms,
+                    result_ttl_seconds=job.result_ttl_seconds,
+                    unique_key=job.unique_key,
+                    reserved_by=job.reserved_by,
+                    reserved_until_ms=job.reserved_until_ms,
+                )
+                queued += 1
+        return queued
+
+    # Claiming
+
+    def take(
+        self, worker_id: str, token_base: str, queues: Iterable[str], count: int, only: Sequence[str] = ()
+    ) -> list[str]:
+        """Hand jobs to a worker, those due or those named: each locked first, suspects only to empty hands."""
+        taken: list[str] = []
+        for name in queues:
+            queue = self.queue(name)
+            due = sorted((due_ms, job_id) for job_id, due_ms in queue.items() if due_ms <= self.now_ms)
+            wanted = [job_id for job_id in only if job_id in queue] if only else [job_id for _, job_id in due]
+            for job_id in wanted:
+                if len(taken) >= count:
+                    return taken
+                job = self.jobs[job_id]
+                if job.is_suspect and (taken or self.held.get(worker_id)):
+                    self._reserve(job, worker_id)
+                elif job_id not in self.locks or self.is_stale(self.locks[job_id].value, job_id):
+                    self.hold(job_id, worker_id, f"{token_base}.{len(taken) + 1}", name, job.due_ms)
+                    taken.append(job_id)
+                    if job.is_suspect:
+                        return taken
+        return taken
+
+    def is_stale(self, holder: str, job_id: str) -> bool:
+        """Whether a lock may be taken over; what a holder still shows of itself, the fleet knows."""
+        return job_id not in self.held.get(holder, ())
+
+    def _reserve(self, job: ModelJob, worker_id: str) -> None:
+        if job.reserved_until_ms <= self.now_ms or job.reserved_by == worker_id:
+            job.reserved_by, job.reserved_until_ms = worker_id, self.now_ms + _RESERVED_MS
+
+    def hold(self, job_id: str, worker_id: str, token: str, queue: str, due_ms: float) -> None:
+        """Take a queued job in hand."""
+        job = self.jobs[job_id]
+        self.locks[job_id] = Expiring(worker_id, self.now_ms + self.rules.lock_ms)
+        self.held.setdefault(worker_id, set()).add(job_id)
+        job.status, job.queued_in, job.owner, job.token = "ACTIVE", None, worker_id, token
+        job.claimed_from, job.claimed_due_ms = queue, due_ms
+
+    # Outcomes
+
+    def finish(self, worker_id: str, outcome: Outcome) -> Verdict:
+        """Store an outcome, if its attempt still owns the job."""
+        job_id = _text(outcome.job_id)
+        job = self.jobs.get(job_id)
+        if job is not None and job.token == outcome.token + ".over":
+            return Verdict.ALREADY_APPLIED
+        if job is None or job.token != outcome.token or job.queued_in is not None:
+            # Queued under its own token: an engine without tokens has put it back.
+            if job is None or job.status != "ACTIVE" or job.owner != worker_id:
+                self.let_go(worker_id, job_id)
+            return Verdict.FENCED
+        if outcome.kind is OutcomeKind.BACK:
+            was_given_back = self.give_back(job_id, worker_id)
+            return Verdict.STORED if was_given_back else Verdict.CANCELLED_INSTEAD
+        self.let_go(worker_id, job_id)
+        kind, ttl_seconds = outcome.kind, int(outcome.number)
+        if job.is_to_be_cancelled and kind is not OutcomeKind.CANCELLED:
+            ttl_seconds = ttl_seconds if kind is OutcomeKind.DONE else _UNSTORED_TTL_SECONDS
+            kind = OutcomeKind.CANCELLED
+        job.token += ".over"
+        self.counters[kind.value] += 1
+        match kind:
+            case OutcomeKind.DONE:
+                self._end(job_id, "COMPLETED", ttl_seconds)
+            case OutcomeKind.CANCELLED:
+                self._end(job_id, "CANCELLED", ttl_seconds)
+            case OutcomeKind.DEAD:
+                job.retries += 1
+                self._bury(job_id, ttl_seconds)
+            case OutcomeKind.RETRY:
+                self.queue_retry(job_id, outcome.key, self.now_ms + outcome.number)
+                job.owner = job.claimed_from = job.claimed_due_ms = None
+        return Verdict.STORED if kind is outcome.kind else Verdict.CANCELLED_INSTEAD
+
+    def queue_retry(self, job_id: str, queue: str, due_ms: float) -> None:
+        job = self.jobs[job_id]
+        job.retries += 1
+        job.status, job.queued_in, job.due_ms, job.expires_ms = "RETRYING", queue, due_ms, None
+
+    def give_back(
+        self, job_id: str, worker_id: str, *, is_crash: bool = False, was_alone: bool = False
+    ) -> bool:
+        """Make a held job due again where and when it was, uncounted; tells whether it is."""
+        self.held.get(worker_id, set()).discard(job_id)
+        job, lock = self.jobs.get(job_id), self.locks.get(job_id)
+        if lock is not None and lock.value != worker_id:
+            return False
+        self.locks.pop(job_id, None)
+        if job is None or job.owner != worker_id or job.status in ENDED or job.queued_in is not None:
+            return False
+        due_ms = self.now_ms if job.claimed_due_ms is None else job.claimed_due_ms
+        job.token += ".back"
+        job.owner = job.claimed_due_ms = None
+        if job.is_to_be_cancelled:
+            self._end(job_id, "CANCELLED", job.result_ttl_seconds)
+            return False
+        if is_crash:
+            job.is_suspect = True
+            job.crashes += was_alone
+            if was_alone and job.crashes >= self.rules.crash_limit:
+                self.counters["dead"] += 1
+                self._bury(job_id, self.rules.dead_letter_seconds)
+                return False
+        job.status, job.queued_in, job.due_ms = "PENDING", job.claimed_from or job.home, due_ms
+        return True
+
+    def let_go(self, worker_id: str, job_id: str) -> None:
+        """Drop what a worker holds of a job: its entry, and the lock if it is the worker's."""
+        self.held.get(worker_id, set()).discard(job_id)
+        lock = self.locks.get(job_id)
+        if lock is not None and lock.value == worker_id:
+            del self.locks[job_id]
+
+    def _bury(self, job_id: str, ttl_seconds: int) -> None:
+        self.dead_letters.append(job_id)
+        self._end(job_id, "FAILED", ttl_seconds)
+
+    def _end(self, job_id: str, status: str, ttl_seconds: int) -> None:
+        job = self.jobs[job_id]
+        job.status, job.expires_ms = status, self.now_ms + ttl_seconds * 1000
+        self.ended[status] += 1
+        lock = self.unique_locks.get(job.unique_key)
+        if lock is not None and lock.value == job_id:
+            del self.unique_locks[job.unique_key]
+
+
+def _text(job_id: str | bytes) -> str:
+    return job_id.decode() if isinstance(job_id, bytes) else job_id

@@ -1,0 +1,197 @@
+"""What is stored, read into the words of the model, and what must hold of it whatever happened before.
+
+`describe_stored` and `describe_model` give the same description of the same queue. `find_violations` knows
+nothing of the model: it looks at the keys alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from queue_model import ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clocked_redis import Row
+    from fleet_model import ModelFleet
+
+# They exist once, whatever the number of jobs, and one entry per worker, queue or counter at most.
+_SINGLE_KEYS = (
+    "workers:lease",
+    "guard",
+    "counters",
+    "active:queues",
+    "active:workers",
+    "monitor:events",
+    "cron:last",
+)
+
+
+@dataclass
+class Stored:
+    """The keys of one moment, by kind."""
+
+    jobs: dict[str, dict[str, str]] = field(default_factory=dict)
+    jobs_left_ms: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, dict[str, float]] = field(default_factory=dict)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+    unique_locks: dict[str, str] = field(default_factory=dict)
+    dead_letters: list[str] = field(default_factory=list)
+    leases: dict[str, float] = field(default_factory=dict)
+    guard: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    without_expiry: list[str] = field(default_factory=list)
+    """Keys of other kinds that would stay for ever."""
+
+
+def read_rows(rows: Mapping[str, Row]) -> Stored:
+    """Sort the keys by what they are."""
+    stored = Stored()
+    for full_key, (left_ms, value) in rows.items():
+        key = full_key.removeprefix("rrq:")
+        kind, _, name = key.partition(":")
+        match kind, name.partition(":"):
+            case "job", _:
+                stored.jobs[name] = value
+                stored.jobs_left_ms[name] = left_ms
+            case "queue", _:
+                stored.queues[full_key] = value
+            case "active", ("jobs", _, worker_id):
+                stored.held[worker_id] = set(value)
+            case "dlq", _:
+                stored.dead_letters = value[::-1]
+            case "lock", ("job", _, job_id) if left_ms > 0:
+                stored.locks[job_id] = value
+            case "lock", ("unique", _, unique_key) if left_ms > 0:
+                stored.unique_locks[unique_key] = value
+            case _ if key == "workers:lease":
+                stored.leases = value
+            case _ if key == "guard":
+                stored.guard = value
+            case _ if key == "counters":
+                stored.counters = {name: int(count) for name, count in value.items()}
+            case _ if left_ms < 0 and key not in _SINGLE_KEYS:
+                stored.without_expiry.append(full_key)
+    return stored
+
+
+def describe_stored(stored: Stored) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "locks": stored.locks,
+        "unique locks": stored.unique_locks,
+        "dead letters": stored.dead_letters,
+        "leases": stored.leases,
+        "counters": stored.counters,
+        "last beat": float(stored.guard.get("last_beat_ms", -1)),
+        "reap not before": float(stored.guard.get("reap_not_before_ms", 0)),
+        "claim not before": float(stored.guard.get("claim_not_before_ms", 0)),
+    }
+    found |= {f"queue {name}": queue for name, queue in stored.queues.items()}
+    found |= {f"in hand of {worker_id}": held for worker_id, held in stored.held.items()}
+    for job_id, job in stored.jobs.items():
+        found[f"job {job_id}"] = {
+            "place": _place(stored, job_id),
+            "status": job["status"],
+            "token": job["attempt_token"],
+            "home": job["queue_name"],
+            "retries": int(job["current_retries"]),
+            "to be cancelled": "cancel_requested" in job,
+            "suspect": "suspect" in job,
+            "crashes": int(job.get("crashes", 0)),
+            "left ms": stored.jobs_left_ms[job_id],
+        }
+    return found
+
+
+def describe_model(model: ModelFleet) -> dict[str, Any]:
+    guard = model.guard
+    expected: dict[str, Any] = {
+        "locks": {job_id: lock.value for job_id, lock in model.locks.items()},
+        "unique locks": {unique_key: lock.value for unique_key, lock in model.unique_locks.items()},
+        "dead letters": model.dead_letters,
+        "leases": model.leases,
+        "counters": dict(+model.counters),
+        "last beat": -1 if guard.last_beat_ms is None else guard.last_beat_ms,
+        "reap not before": guard.reap_not_before_ms,
+        "claim not before": guard.claim_not_before_ms,
+    }
+    for job_id, job in model.jobs.items():
+        expected[f"job {job_id}"] = {
+            "place": job.place(),
+            "status": job.status,
+            "token": job.token,
+            "home": job.home,
+            "retries": job.retries,
+            "to be cancelled": job.is_to_be_cancelled,
+            "suspect": job.is_suspect,
+            "crashes": job.crashes,
+            "left ms": -1 if job.expires_ms is None else job.expires_ms - model.now_ms,
+        }
+        if job.queued_in is not None:
+            expected.setdefault(f"queue {job.queued_in}", {})[job_id] = job.due_ms
+    return expected | {f"in hand of {worker_id}": held for worker_id, held in model.held.items() if held}
+
+
+def find_differences(model: ModelFleet, stored: Stored) -> list[str]:
+    """Say where the two disagree, a line each."""
+    expected, found = describe_model(model), describe_stored(stored)
+    return [
+        f"{name}: expected {expected.get(name)}, stored {found.get(name)}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+
+
+def find_violations(stored: Stored) -> list[str]:
+    """Say which promises the keys break, a line each."""
+    return [*_misplaced_jobs(stored), *_wrong_owners(stored), *_orphans(stored)]
+
+
+def _misplaced_jobs(stored: Stored) -> Iterator[str]:
+    queued = Counter(job_id for queue in stored.queues.values() for job_id in queue)
+    for job_id in queued - Counter(stored.jobs.keys()):
+        yield f"{job_id} is queued twice, or without a job"
+    for job_id, job in stored.jobs.items():
+        status, is_queued = job["status"], job_id in queued
+        is_held = job_id in stored.held.get(job.get("worker_id", ""), ())
+        if status == "ACTIVE" and (is_queued or not is_held):
+            yield f"{job_id} is ACTIVE, and {'queued' if is_queued else 'in nobodys hands'}"
+        if status in ("PENDING", "RETRYING") and not is_queued:
+            yield f"{job_id} is {status} and in no queue: lost"
+        if status in ENDED and is_queued:
+            yield f"{job_id} is {status} and queued"
+        if status == "FAILED" and job_id not in stored.dead_letters:
+            yield f"{job_id} is FAILED and no dead letter"
+
+
+def _wrong_owners(stored: Stored) -> Iterator[str]:
+    for job_id, holder in stored.locks.items():
+        if job_id not in stored.held.get(holder, ()):
+            yield f"{holder} has the lock of {job_id} and not the job"
+        job = stored.jobs.get(job_id, {})
+        if job.get("status") == "ACTIVE" and job["worker_id"] != holder:
+            yield f"{job_id} is run by {job['worker_id']} under the lock of {holder}"
+    for worker_id in stored.held:
+        if worker_id not in stored.leases:
+            yield f"{worker_id} holds jobs without a lease: nobody would reap it"
+
+
+def _orphans(stored: Stored) -> Iterator[str]:
+    for job_id, job in stored.jobs.items():
+        has_expiry, has_ended = stored.jobs_left_ms[job_id] > 0, job["status"] in ENDED
+        if has_expiry != has_ended:
+            yield f"{job_id} is {job['status']} and {'expires' if has_expiry else 'never expires'}"
+    for key in stored.without_expiry:
+        yield f"{key} has neither an owner nor an expiry"
+
+
+def _place(stored: Stored, job_id: str) -> str:
+    queues = [name for name, queue in stored.queues.items() if job_id in queue]
+    job = stored.jobs[job_id]
+    if queues:
+        return f"queued in {' and '.join(queues)}"
+    return f"held by {job.get('worker_id')}" if job["status"] == "ACTIVE" else job["status"]

@@ -1,0 +1,94 @@
+"""The scripts beside a model of them, in thousands of orders that nobody would think of.
+
+By default the same hundred examples every time, so that a red run is about the change and not about luck.
+`MODEL_EXAMPLES=5000 pytest tests/worker/model` draws as many new ones (10 min); what it finds is shrunk and
+kept in `.hypothesis`, from where the next run takes it first.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from clocked_redis import ClockedRedis
+from paired_queue import build_settings
+from queue_machine import QueueMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rrq.scripts import Script
+
+STEPS = 30
+GIVEN_EXAMPLES = os.environ.get("MODEL_EXAMPLES")
+
+# Each takes away one promise of one script; a model that does not miss it is worth nothing.
+BROKEN_SCRIPTS = {
+    "a late result is stored": ("finish_jobs", "elseif seen[1] ~= token then", "elseif false then"),
+    "a claim ignores the lock": (
+        "claim_jobs",
+        "if not take_lock(id, ttl_ms) then return 'left' end",
+        "take_lock(id, ttl_ms)",
+    ),
+    "a claimed job stays queued": (
+        "claim_jobs",
+        "if #gone > 0 then redis.call('ZREM', KEYS[q], unpack(gone)) end",
+        "",
+    ),
+    "an ended job stays in hand": (
+        "finish_jobs",
+        "if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end",
+        "",
+    ),
+    "an outage ends every lease": (
+        "reap_workers",
+        "if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end",
+        "",
+    ),
+    "a forgotten claim is not set up again": (
+        "reconcile_worker",
+        "and claim_again(",
+        "and false and claim_again(",
+    ),
+    "a crash in company is blamed": ("reap_workers", "if not was_alone then return false end", ""),
+    "an expiry outlives its job": ("enqueue_jobs", "redis.call('PERSIST', job)", ""),
+}
+
+
+@pytest.mark.timeout(0 if GIVEN_EXAMPLES else 300)  # making a failure small may take minutes
+def test_every_script_does_what_the_model_says() -> None:
+    _run_examples(lambda script: script)
+
+
+@pytest.mark.parametrize("broken", BROKEN_SCRIPTS)
+def test_the_model_notices_that(broken: str) -> None:
+    name, promise, nothing = BROKEN_SCRIPTS[broken]
+
+    def break_script(script: Script) -> Script:
+        if script.name != name:
+            return script
+        assert script.source.count(promise) == 1, f"{name} no longer reads like that; break it another way"
+        return replace(script, source=script.source.replace(promise, nothing))
+
+    with pytest.raises(AssertionError) as noticed:
+        _run_examples(break_script, shrinks=False)
+    assert "break it another way" not in str(noticed.value)
+
+
+def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> None:
+    examples = settings(
+        max_examples=int(GIVEN_EXAMPLES or 100),
+        stateful_step_count=STEPS,
+        derandomize=GIVEN_EXAMPLES is None or not shrinks,
+        database=settings.get_profile("default").database if GIVEN_EXAMPLES and shrinks else None,
+        phases=[Phase.reuse, Phase.generate, *([Phase.shrink] if shrinks else [])],
+        report_multiple_bugs=False,
+    )
+    with ClockedRedis(build_settings, alter) as redis:
+        machine: Any = lambda: QueueMachine(redis)
+        run_state_machine_as_test(machine, settings=examples)
