@@ -38,6 +38,8 @@ async def test_figures_of_all_processes_are_added_up_and_outlive_them(
         assert (pod.metric("rrq_child_cpu_seconds", child=child) or 0) > 0
         assert (pod.metric("rrq_child_resident_memory_bytes", child=child) or 0) > 10_000_000
         assert (pod.metric("rrq_child_open_fds", child=child) or 0) > 3
+        assert 1 <= (pod.metric("rrq_child_tasks", child=child) or 0) < 50
+    assert 1 <= (pod.metric("rrq_supervisor_tasks") or 0) < 50
     for pid in pod.children():
         os.kill(pid, signal.SIGKILL)
     await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="crash") == 2, 10)

@@ -48,6 +48,8 @@ class Report:
     #: Outcomes stored since the process started.
     finished_jobs: int
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"counts": [], "series": []})
+    #: In its event loop, whoever made them.
+    tasks: int = 0
 
 
 @dataclass(frozen=True)

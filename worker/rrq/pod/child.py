@@ -149,6 +149,7 @@ class Link:
                 worker.settings.worker_concurrency,
                 self._told_deadline,
                 ownership.finished,
+                tasks=len(asyncio.all_tasks()),
                 **metrics,
             )
         )

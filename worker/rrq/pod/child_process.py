@@ -235,6 +235,7 @@ class ChildProcess:
             self.vitals.cpu_seconds,
             self.vitals.rss_bytes,
             self.vitals.descriptors,
+            report.tasks if report is not None else None,
         )
 
     # Its end

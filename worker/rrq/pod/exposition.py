@@ -30,6 +30,7 @@ class ChildFigures:
     cpu_seconds: float | None
     rss_bytes: int | None
     descriptors: int | None
+    tasks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class PodFigures:
     is_redis_up: bool
     seen: Observation | None
     """The queues, or None while they cannot be read: an unknown depth is no depth at all."""
+    supervisor_tasks: int = 0
 
 
 class PodCollector:
@@ -113,6 +115,9 @@ def _pod_families(figures: PodFigures) -> Iterator[Metric]:
     yield _gauge("rrq_jobs_in_flight", "Jobs in progress.", sum(child.active_jobs for child in up))
     yield _gauge("rrq_capacity_jobs", "Jobs this pod can run at once.", sum(child.capacity for child in up))
     yield _gauge("rrq_redis_up", "Whether Redis answers this pod.", figures.is_redis_up)
+    yield _gauge(
+        "rrq_supervisor_tasks", "Tasks in the event loop of the supervisor.", figures.supervisor_tasks
+    )
     build = GaugeMetricFamily("rrq_build_info", "The version of RRQ, as a label.", labels=("version",))
     build.add_metric((__version__,), 1)
     yield build
@@ -131,15 +136,21 @@ def _child_families(children: Sequence[ChildFigures]) -> Iterator[Metric]:
     )
     rss = GaugeMetricFamily("rrq_child_resident_memory_bytes", "Memory of this process.", labels=label)
     files = GaugeMetricFamily("rrq_child_open_fds", "Descriptors open in this process.", labels=label)
+    tasks = GaugeMetricFamily("rrq_child_tasks", "Tasks in the event loop of this process.", labels=label)
     for child in children:
         place = (str(child.place),)
         up.add_metric(place, child.is_up)
         busy.add_metric(place, child.active_jobs)
         done.add_metric(place, child.finished_jobs)
-        for family, value in ((cpu, child.cpu_seconds), (rss, child.rss_bytes), (files, child.descriptors)):
+        for family, value in (
+            (cpu, child.cpu_seconds),
+            (rss, child.rss_bytes),
+            (files, child.descriptors),
+            (tasks, child.tasks),
+        ):
             if value is not None:
                 family.add_metric(place, value)
-    yield from (up, busy, done, cpu, rss, files)
+    yield from (up, busy, done, cpu, rss, files, tasks)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -406,12 +406,14 @@ class Supervisor:
         if self._plan.http is None:
             yield
             return
-        pages = build_pages(lambda: self.state, PodCollector(self.meter, self._figures))
+        loop = asyncio.get_running_loop()
+        pages = build_pages(lambda: self.state, PodCollector(self.meter, lambda: self._figures(loop)))
         with PodServer(self._plan.http, pages) as server:
             logger.info("probes and metrics are served", extra={"port": server.port})
             yield
 
-    def _figures(self) -> PodFigures:
+    def _figures(self, loop: asyncio.AbstractEventLoop) -> PodFigures:
+        """Called from a thread of the server, unlike the rest here."""
         pulse, renewal_seconds = self.heartbeat.pulse, 0.0
         if self._settings is not None:
             renewal_seconds = self._settings.lease_renewal_seconds
@@ -422,7 +424,7 @@ class Supervisor:
             for place in self.places
             for child in [place.child]  # read once: the event loop may empty the place meanwhile
         ]
-        return PodFigures(figures, is_up, pulse.seen if is_up else None)
+        return PodFigures(figures, is_up, pulse.seen if is_up else None, len(asyncio.all_tasks(loop)))
 
 
 _RESTART_REASONS = {End.ENDED: "ended", End.CRASHED: "crash", End.UNFIT: "crash", End.HUNG: "hung"}
