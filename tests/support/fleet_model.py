@@ -60,6 +60,7 @@ class ModelFleet(ModelQueue):
     def beat(self, worker: WorkerIdentity, *, is_registration: bool = False) -> LeaseState:
         """Renew a lease, or take one for a new process."""
         self._watch_for_outage()
+        self.drop_expired_letters(100)
         worker_id = worker.worker_id
         if is_registration:
             if not self._register(worker):

@@ -318,7 +318,14 @@ class ModelQueue:
 
     def _bury(self, job_id: str, ttl_seconds: int) -> None:
         self.dead_letters.append(job_id)
+        self.drop_expired_letters(2)
         self._end(job_id, "FAILED", ttl_seconds)
+
+    def drop_expired_letters(self, most: int) -> None:
+        """Drop so many of the oldest entries, as far as their jobs have expired."""
+        while most and self.dead_letters and self.dead_letters[0] not in self.jobs:
+            self.dead_letters.pop(0)
+            most -= 1
 
     def _end(self, job_id: str, status: str, ttl_seconds: int) -> None:
         job = self.jobs[job_id]

@@ -244,3 +244,23 @@ async def test_letter_whose_id_was_enqueued_again_and_cancelled_stays_cancelled(
     assert await store.requeue_dlq("default", "default") == 0
     assert not await is_queued(store, "1")
     assert (await job_fields(store, "1"))["status"] == "CANCELLED"
+
+
+async def test_letters_whose_job_has_expired_make_room_for_new_ones(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await bury(store, worker, "1", "2", "3")
+    await ask(store, "DEL", "rrq:job:1", "rrq:job:2", "rrq:job:3")
+    await bury(store, worker, "4")
+    assert await dead_letters(store) == ["4", "3"]
+    await bury(store, worker, "5")
+    assert await dead_letters(store) == ["5", "4"]
+
+
+async def test_letters_whose_job_has_expired_go_with_the_next_heartbeat(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await bury(store, worker, "1", "2", "3")
+    await ask(store, "DEL", "rrq:job:1", "rrq:job:2")
+    await worker.beat()
+    assert await dead_letters(store) == ["3"]

@@ -82,7 +82,7 @@ def test_the_model_notices_that(broken: str) -> None:
 
 def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> None:
     examples = settings(
-        max_examples=int(GIVEN_EXAMPLES or 100),
+        max_examples=int(GIVEN_EXAMPLES or 100) if shrinks else 2000,
         stateful_step_count=STEPS,
         derandomize=GIVEN_EXAMPLES is None or not shrinks,
         database=settings.get_profile("default").database if GIVEN_EXAMPLES and shrinks else None,

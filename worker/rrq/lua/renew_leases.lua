@@ -89,6 +89,8 @@ local function beat(at)
   return reply
 end
 
+-- Nothing may die any more that would shorten the list of those that did.
+drop_expired_letters(letters[1], 100)
 -- Queues may come and go with the tenants of an application; a day after its last worker one is forgotten.
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 

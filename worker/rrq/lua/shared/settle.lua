@@ -45,6 +45,16 @@ local function tell_waiters(id, status, waited_for, ttl_seconds)
   set_expiry(events, ttl_seconds > 0 and ttl_seconds or 86400)
 end
 
+-- The hash of a dead letter expires, its entry on the list does not. Entries at the old end that have lost
+-- their job are dropped, at most so many at a time, or the list would grow for as long as jobs die.
+local function drop_expired_letters(dlq, most)
+  for _ = 1, most do
+    local oldest = redis.pcall('LINDEX', dlq, -1)
+    if type(oldest) ~= 'string' or redis.call('EXISTS', prefix .. 'job:' .. oldest) == 1 then return end
+    redis.call('RPOP', dlq)
+  end
+end
+
 -- To the dead letters: the hash says why, and stays for ttl_seconds.
 local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
   local job = prefix .. 'job:' .. id
@@ -52,6 +62,8 @@ local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
     'completion_time', iso(now_us, '+00:00'))
   -- A list key of another type must neither fail the batch nor hide the job.
   if type(redis.pcall('LPUSH', dlq, id)) == 'table' then redis.pcall('LPUSH', dlq .. ':overflow', id) end
+  -- Two for one, so that a list that has grown long shrinks again.
+  drop_expired_letters(dlq, 2)
   set_expiry(job, ttl_seconds)
   release_unique(unique_key, id)
   tell_waiters(id, 'FAILED', waited_for, ttl_seconds)
