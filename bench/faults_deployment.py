@@ -19,7 +19,7 @@ PRODUCER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class FaultContender:
-    """One library, started the way its users start it, and what its source says about the jobs of the dead."""
+    """One library, started the way its users start it."""
 
     name: str
     label: str
@@ -32,8 +32,8 @@ class FaultContender:
     # How often the command is started: twice where one command is one process.
     commands: int = 1
     environment: dict[str, str] = field(default_factory=dict)
-    # When a cut job returns by default, for those that need longer than the watch; None: it does not.
-    returns: str | None = None
+    # Faults after which unfinished jobs return by themselves, if later than the watch; see ``note``.
+    returns: frozenset[str] = frozenset()
     # What was left at its default, and which setting would change the picture.
     note: str = ""
 

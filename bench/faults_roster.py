@@ -1,7 +1,7 @@
-"""Who takes part in the fault comparison, how each is started, and what its source says about the jobs of the dead.
+"""Who takes part in the fault comparison, how each is started, and what its defaults are.
 
 Every statement under ``returns`` and ``note`` was read in the source of the pinned version; the figures in
-the table are measured.
+the tables are measured.
 """
 
 from __future__ import annotations

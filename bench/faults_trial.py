@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -41,13 +42,16 @@ JOBS = 200
 PROCESSES = 2
 # A fifth of the jobs are done by then, and most of the rest still wait.
 FINISHED_BEFORE_FAULT = 40
-IN_HAND_BEFORE_FAULT = 5
+IN_HAND_BEFORE_FAULT = 4
+# Their age then: past an early effect, and not so old that they are over before the signal arrives.
+IN_HAND_SECONDS = (0.03, 0.12)
 REDIS_AWAY_SECONDS = 2.0
 PAUSE_SECONDS = 30.0
 START_SECONDS = 90.0
 PROBE_SECONDS = 20.0
 AGAIN_SECONDS = 30.0
 POLL_SECONDS = 0.02
+WATCH_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,25 @@ class Outcome:
 
 
 class Trial:
-    def __init__(self, contender: FaultContender, fault: str, watch_seconds: float) -> None:
+    """Runs once. With ``ends_early`` the watch is over as soon as every job has finished."""
+
+    def __init__(
+        self, contender: FaultContender, fault: str, watch_seconds: float, *, ends_early: bool = False
+    ) -> None:
         self._contender = contender
         self._kind = fault
         self._watch_seconds = watch_seconds
+        self._ends_early = ends_early
+        # Set once the busy part is over, however it ended.
+        self.is_quiet = threading.Event()
 
     def run(self) -> Outcome:
+        try:
+            return self._run_in_folder()
+        finally:
+            self.is_quiet.set()
+
+    def _run_in_folder(self) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="rrq-faults-") as name:
             folder = Path(name)
             redis = DurableRedis(folder)
@@ -92,7 +109,11 @@ class Trial:
             producer = beside.submit(deployment.send, "job", JOBS)
             # The acknowledgements count; a producer that says goodbye to a Redis just taken away may fail.
             fault = self._strike(redis, deployment, producer)
-        _wait(lambda: time.monotonic() > fault.watched_until, self._watch_seconds + PAUSE_SECONDS)
+        self.is_quiet.set()
+        while time.monotonic() < fault.watched_until:
+            time.sleep(WATCH_POLL_SECONDS)
+            if self._ends_early and not judge(_read_jobs(deployment), fault).unfinished:
+                break
         verdict = judge(_read_jobs(deployment), fault)
         processes_after = self._count_working_processes(deployment, "probe", PROBE_SECONDS)
         finished_by_new_workers = 0
@@ -112,18 +133,21 @@ class Trial:
             deployment.send(f"{prefix}-{wave}", 20)
             wave += 1
             _wait(lambda: not _count_open(deployment, prefix), 3.0)
-            pids = {
-                line.pid
-                for line in select_jobs(_read(deployment), prefix)
-                if line.event == FINISHED
-            }
+            pids = {line.pid for line in select_jobs(_read(deployment), prefix) if line.event == FINISHED}
         # Nothing of these jobs may be running when the real ones come.
         _wait(lambda: not _count_open(deployment, prefix), 5.0)
         return len(pids)
 
     def _strike(self, redis: DurableRedis, deployment: Deployment, producer: Future[None]) -> Fault:
         """Wait for the middle of the jobs, do it, and return when it was and whom it hit."""
-        if not _wait(lambda: _is_the_moment(_read_jobs(deployment)), START_SECONDS):
+        victim = None
+
+        def is_the_moment() -> bool:
+            nonlocal victim
+            victim = choose_victim(_read_jobs(deployment), deployment.root_pids(), time.monotonic())
+            return victim is not None
+
+        if not _wait(is_the_moment, START_SECONDS) or victim is None:
             producer.result()
             raise BenchError(
                 f"{self._contender.label}: the jobs were over before the fault, or never began:\n"
@@ -135,7 +159,6 @@ class Trial:
             time.sleep(REDIS_AWAY_SECONDS)
             redis.start()
             return self._build_fault(at, None)
-        victim = choose_victim(_read_jobs(deployment), deployment.root_pids())
         os.kill(victim, signal.SIGKILL if self._kind == KILL else signal.SIGSTOP)
         at = time.monotonic()
         if self._kind == PAUSE:
@@ -161,21 +184,21 @@ class Trial:
         return unfinished - left()
 
 
-def choose_victim(lines: list[Line], root_pids: set[int]) -> int:
-    """Return the process with most jobs in hand; one that somebody else started, where there is such a one.
+def choose_victim(lines: list[Line], root_pids: set[int], now: float) -> int | None:
+    """Return the process to hit, or None as long as this is not the middle of the jobs.
 
-    Some libraries let the first process supervise and work at once; the others are the fairer victim.
+    It is the one with most jobs in hand, and one that somebody else started, where there is such a one: some
+    libraries let the first process supervise and work at once, and the others are the fairer victim.
     """
-    in_hand = Counter(line.pid for line in find_attempts_in_hand(lines, time.monotonic()).values())
-    return max(in_hand, key=lambda pid: (pid not in root_pids, in_hand[pid]))
-
-
-def _is_the_moment(lines: list[Line]) -> bool:
     events = Counter(line.event for line in lines)
     if events[ACKNOWLEDGED] < JOBS or events[FINISHED] < FINISHED_BEFORE_FAULT:
-        return False
-    in_hand = Counter(line.pid for line in find_attempts_in_hand(lines, time.monotonic()).values())
-    return len(in_hand) == PROCESSES and min(in_hand.values()) >= IN_HAND_BEFORE_FAULT
+        return None
+    in_hand = find_attempts_in_hand(lines, now).values()
+    youngest, oldest = IN_HAND_SECONDS
+    counts = Counter(line.pid for line in in_hand if youngest < now - line.at < oldest)
+    if len(counts) < PROCESSES or min(counts.values()) < IN_HAND_BEFORE_FAULT:
+        return None
+    return max(counts, key=lambda pid: (pid not in root_pids, counts[pid]))
 
 
 def _count_open(deployment: Deployment, prefix: str) -> int:

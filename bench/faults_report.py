@@ -1,0 +1,201 @@
+"""Turn the outcomes of the fault comparison into a page: a table per fault, notes per queue.
+
+Pure: values in, text out. ``faults.py`` writes the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from faults_roster import CONTENDERS
+
+Results = dict[str, Any]
+NONE = "-"
+TITLES = {
+    "kill": "kill -9 of a worker process",
+    "redis_shutdown": "Redis stopped, and started again after 2 s",
+    "redis_kill": "Redis killed with -9, and started again after 2 s",
+    "pause": "A worker process stopped for 30 s (SIGSTOP, SIGCONT)",
+}
+HEAD = (
+    "",
+    "in hand",
+    "lost",
+    "later",
+    "effect twice",
+    "finished twice",
+    "rerun p50 / max, s",
+    "all done, s",
+    "processes after",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The median of one queue's rounds under one fault."""
+
+    in_hand: float
+    # Not finished by the end of the watch: gone, or to come back on its own or with new workers.
+    lost: float
+    later: float
+    finished_by_new_workers: float
+    effects_repeated: float
+    finished_repeated: float
+    rerun_seconds: tuple[float, ...]
+    all_done_seconds: float | None
+    processes_after: float
+
+
+def build_row(outcomes: list[dict[str, Any]], *, returns: bool) -> Row:
+    """Return the medians over the rounds.
+
+    An unfinished job counts as lost, unless its library is known to bring such jobs back or workers that
+    were started anew brought this one back.
+    """
+    verdicts = [outcome["verdict"] for outcome in outcomes]
+    done = [verdict["all_done_seconds"] for verdict in verdicts]
+    again = median(outcome["finished_by_new_workers"] for outcome in outcomes)
+    unfinished = median(verdict["unfinished"] for verdict in verdicts)
+    return Row(
+        in_hand=median(verdict["cut"] for verdict in verdicts),
+        lost=0 if returns else unfinished - again,
+        later=unfinished if returns else again,
+        finished_by_new_workers=again,
+        effects_repeated=median(verdict["effects_repeated"] for verdict in verdicts),
+        finished_repeated=median(verdict["finished_repeated"] for verdict in verdicts),
+        rerun_seconds=tuple(sorted(second for verdict in verdicts for second in verdict["rerun_seconds"])),
+        all_done_seconds=None if None in done else median(done),
+        processes_after=median(outcome["processes_after"] for outcome in outcomes),
+    )
+
+
+def build_tables(results: Results) -> str:
+    """Return a table for each fault, and one for the long watch where there was one."""
+    parts = []
+    for fault, title in TITLES.items():
+        rows = []
+        for contender in CONTENDERS:
+            outcomes = _select(results["outcomes"], contender.name, fault)
+            if outcomes:
+                row = build_row(outcomes, returns=fault in contender.returns)
+                rows.append([contender.label, *_cells(row)])
+        if rows:
+            parts += [f"### {title}", _markdown(HEAD, rows)]
+    if results["long_watch"]:
+        parts += [
+            f"### After kill -9, watched for up to {results['long_watch_seconds'] / 60:.0f} minutes",
+            _build_long_table(results),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _build_long_table(results: Results) -> str:
+    rows = []
+    for contender in CONTENDERS:
+        for outcome in _select(results["long_watch"], contender.name, "kill"):
+            verdict = outcome["verdict"]
+            rows.append(
+                [
+                    contender.label,
+                    _number(verdict["cut"]),
+                    _number(verdict["unfinished"]),
+                    _spread(tuple(verdict["rerun_seconds"])),
+                    _seconds(verdict["all_done_seconds"]),
+                ]
+            )
+    return _markdown(("", "in hand", "never finished", "rerun p50 / max, s", "all done, s"), rows)
+
+
+def _select(outcomes: list[dict[str, Any]], name: str, fault: str) -> list[dict[str, Any]]:
+    return [outcome for outcome in outcomes if outcome["contender"] == name and outcome["fault"] == fault]
+
+
+def _cells(row: Row) -> list[str]:
+    later = _number(row.later)
+    if row.finished_by_new_workers:
+        later += f" ({_number(row.finished_by_new_workers)} with new workers)"
+    return [
+        _number(row.in_hand),
+        f"**{_number(row.lost)}**" if row.lost else "0",
+        later,
+        _number(row.effects_repeated),
+        _number(row.finished_repeated),
+        _spread(row.rerun_seconds),
+        _seconds(row.all_done_seconds),
+        f"{_number(row.processes_after)} of 2",
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def _seconds(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def _spread(seconds: tuple[float, ...]) -> str:
+    return f"{median(seconds):.1f} / {seconds[-1]:.1f}" if seconds else NONE
+
+
+def _markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [list(head), ["---", *("---:" for _ in head[1:])], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def build_page(results: Results) -> str:
+    """Return the whole page of the docs."""
+    machine = results["machine"]
+    notes = "\n".join(f"- **{contender.label}**: {contender.note}" for contender in CONTENDERS)
+    return f"""\
+# The same faults for everybody
+
+Written by `make bench-faults`. What rrq and other Redis queues for Python do when a worker process is killed or
+stopped in mid-job, and when Redis goes away for two seconds: each with its defaults, each as its documentation
+starts it.
+
+Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on, Python {machine["python"]},
+{machine["cores"]} cores, median of {results["rounds"]} round(s).
+
+{EXPLANATION.format(jobs=results["jobs"], watch=results["watch_seconds"])}
+## Results
+
+{build_tables(results)}
+## What the defaults are, and what a setting would change
+
+{notes}
+
+{LIMITS}"""
+
+
+EXPLANATION = """\
+## What is done
+
+Two worker processes with ten slots each; {jobs} jobs of 200 ms. When all are acknowledged and a fifth is done, the
+fault strikes. Then the jobs are watched for {watch:.0f} s from the fault, and nobody restarts anything that the library
+does not restart by itself. Every step of every job is a line in a file outside Redis, and only that file is judged.
+
+| column | meaning |
+| --- | --- |
+| in hand | jobs that the victim had started and not finished; when Redis is the victim, those of both processes |
+| lost | acknowledged, not finished when the watch ended, and nothing will bring them back |
+| later | not finished when the watch ended, but they return: after a longer time that the notes name, or once somebody starts the workers again because none was left |
+| effect twice, finished twice | jobs whose effect was there more than once; whose handler ran to its end more than once |
+| rerun | from the fault to the next start of a job that was in hand |
+| all done | from the fault until every job had finished once |
+| processes after | worker processes that take new jobs after the watch |
+
+At-least-once means that a job cut after its effect has that effect twice when it runs again: "effect twice" is the
+price of a zero under "lost", not a fault of its own. "finished twice" should be rare.
+"""
+
+LIMITS = """\
+## What this does not show
+
+Two processes on one machine and a few faults are a small sample; a queue may lose nothing here and something
+elsewhere. Redis came back with all it had acknowledged, so nothing here is its loss. Jobs that block, crash or use
+memory, networks that fail by half, and fail-over are not compared. A job counts as finished when its handler ended;
+whether the queue's own record of it says so as well is not judged.
+"""
