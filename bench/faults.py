@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from typing import Any
 from faults_redis import DurableRedis
 from faults_report import build_page, build_tables
 from faults_roster import CONTENDERS
-from faults_trial import FAULTS, JOBS, KILL, Outcome, Trial
+from faults_trial import FAULTS, JOBS, KILL, Interrupted, Outcome, Trial
 from harness import BENCH, BenchError
 
 RESULTS = BENCH / "results" / "faults.json"
@@ -30,6 +31,7 @@ PAGE = BENCH.parent / "docs" / "fault-comparison.md"
 WATCH_SECONDS = 90.0
 # The longest default among the peers is ten minutes of silence, and then a poll or two.
 LONG_WATCH_SECONDS = 720.0
+TRIES = 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,10 +52,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_trial(trial: Trial, what: str, failures: list[str]) -> dict[str, Any] | None:
-    """Return the outcome; a trial that could not be made is told and tried once more."""
-    for _ in range(2):
+    """Return the outcome; a trial that could not be made, for one because the jobs were too quick, is tried again."""
+    for _ in range(TRIES):
         try:
             outcome = trial.run()
+        except Interrupted:
+            return None
         except (BenchError, OSError) as error:
             failures.append(f"{what}: {error}")
             print(f"  {what}: could not be made: {str(error).splitlines()[0]}", flush=True)
@@ -71,7 +75,9 @@ def describe(outcome: Outcome) -> str:
     )
 
 
-def run_rounds(given: argparse.Namespace, failures: list[str]) -> list[dict[str, Any]]:
+def run_rounds(
+    given: argparse.Namespace, failures: list[str], is_over: threading.Event
+) -> list[dict[str, Any]]:
     """Run the contenders one after the other; the faults of each side by side, as they mostly wait."""
     outcomes = []
     chosen = [contender for contender in CONTENDERS if not given.only or contender.name in given.only]
@@ -81,7 +87,9 @@ def run_rounds(given: argparse.Namespace, failures: list[str]) -> list[dict[str,
             print(f"{contender.label}, round {number} of {given.rounds}:", flush=True)
             with ThreadPoolExecutor(len(given.faults)) as beside:
                 trials = [
-                    beside.submit(run_trial, Trial(contender, fault, given.watch_seconds), fault, failures)
+                    beside.submit(
+                        run_trial, Trial(contender, fault, given.watch_seconds, is_over), fault, failures
+                    )
                     for fault in given.faults
                 ]
             outcomes += [trial.result() for trial in trials]
@@ -90,7 +98,7 @@ def run_rounds(given: argparse.Namespace, failures: list[str]) -> list[dict[str,
 
 
 def start_long_watch(
-    given: argparse.Namespace, beside: ThreadPoolExecutor, failures: list[str]
+    given: argparse.Namespace, beside: ThreadPoolExecutor, failures: list[str], is_over: threading.Event
 ) -> list[Future[dict[str, Any] | None]]:
     """Kill one worker process of every contender, and return once there is nothing left but to watch."""
     print("long watch after kill -9: starting", flush=True)
@@ -98,7 +106,7 @@ def start_long_watch(
     for contender in CONTENDERS:
         if given.only and contender.name not in given.only:
             continue
-        trial = Trial(contender, KILL, LONG_WATCH_SECONDS, ends_early=True)
+        trial = Trial(contender, KILL, LONG_WATCH_SECONDS, is_over, ends_early=True)
         waiting.append(beside.submit(run_trial, trial, f"{contender.label}, long watch", failures))
         trial.is_quiet.wait()
     return waiting
@@ -125,20 +133,24 @@ def main() -> int:
     if given.page:
         PAGE.write_text(build_page(json.loads(RESULTS.read_text())))
         return 0
-    # As an exception it stops the servers and workers started here; the default would leave them.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # The trials then end by themselves, and with them the servers and workers they started.
+    is_over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_over.set())
     failures: list[str] = []
     try:
         for contender in CONTENDERS:
             contender.python()
         machine = read_machine()
         with ThreadPoolExecutor(len(CONTENDERS)) as beside:
-            waiting = [] if given.short else start_long_watch(given, beside, failures)
-            outcomes = run_rounds(given, failures)
+            waiting = [] if given.short else start_long_watch(given, beside, failures, is_over)
+            outcomes = run_rounds(given, failures, is_over)
             later = [outcome for outcome in (future.result() for future in waiting) if outcome is not None]
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    if is_over.is_set():
+        return 130
     results = {
         "machine": machine,
         "jobs": JOBS,

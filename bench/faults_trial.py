@@ -44,13 +44,13 @@ PROCESSES = 2
 FINISHED_BEFORE_FAULT = 40
 IN_HAND_BEFORE_FAULT = 4
 # Their age then: past an early effect, and not so old that they are over before the signal arrives.
-IN_HAND_SECONDS = (0.03, 0.12)
+IN_HAND_SECONDS = (0.03, 0.15)
 REDIS_AWAY_SECONDS = 2.0
 PAUSE_SECONDS = 30.0
 START_SECONDS = 90.0
 PROBE_SECONDS = 20.0
 AGAIN_SECONDS = 30.0
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.01
 WATCH_POLL_SECONDS = 0.5
 
 
@@ -68,12 +68,26 @@ class Outcome:
     finished_by_new_workers: int
 
 
+class Interrupted(BenchError):
+    """Somebody asked the bench to end."""
+
+
 class Trial:
-    """Runs once. With ``ends_early`` the watch is over as soon as every job has finished."""
+    """Runs until ``is_over`` is set by somebody who wants it to end.
+
+    With ``ends_early`` the watch is over as soon as every job has finished.
+    """
 
     def __init__(
-        self, contender: FaultContender, fault: str, watch_seconds: float, *, ends_early: bool = False
+        self,
+        contender: FaultContender,
+        fault: str,
+        watch_seconds: float,
+        is_over: threading.Event,
+        *,
+        ends_early: bool = False,
     ) -> None:
+        self._is_over = is_over
         self._contender = contender
         self._kind = fault
         self._watch_seconds = watch_seconds
@@ -111,7 +125,7 @@ class Trial:
             fault = self._strike(redis, deployment, producer)
         self.is_quiet.set()
         while time.monotonic() < fault.watched_until:
-            time.sleep(WATCH_POLL_SECONDS)
+            self._sleep(WATCH_POLL_SECONDS)
             if self._ends_early and not judge(_read_jobs(deployment), fault).unfinished:
                 break
         verdict = judge(_read_jobs(deployment), fault)
@@ -132,10 +146,10 @@ class Trial:
             # In waves: one process alone may take all that wait when the other is not up yet.
             deployment.send(f"{prefix}-{wave}", 20)
             wave += 1
-            _wait(lambda: not _count_open(deployment, prefix), 3.0)
+            self._wait(lambda: not _count_open(deployment, prefix), 3.0)
             pids = {line.pid for line in select_jobs(_read(deployment), prefix) if line.event == FINISHED}
         # Nothing of these jobs may be running when the real ones come.
-        _wait(lambda: not _count_open(deployment, prefix), 5.0)
+        self._wait(lambda: not _count_open(deployment, prefix), 5.0)
         return len(pids)
 
     def _strike(self, redis: DurableRedis, deployment: Deployment, producer: Future[None]) -> Fault:
@@ -144,10 +158,12 @@ class Trial:
 
         def is_the_moment() -> bool:
             nonlocal victim
-            victim = choose_victim(_read_jobs(deployment), deployment.root_pids(), time.monotonic())
-            return victim is not None
+            lines = _read_jobs(deployment)
+            victim = choose_victim(lines, deployment.root_pids(), time.monotonic())
+            return victim is not None or _count_finished(lines) == JOBS
 
-        if not _wait(is_the_moment, START_SECONDS) or victim is None:
+        self._wait(is_the_moment, START_SECONDS)
+        if victim is None:
             producer.result()
             raise BenchError(
                 f"{self._contender.label}: the jobs were over before the fault, or never began:\n"
@@ -156,13 +172,13 @@ class Trial:
         if self._kind in (REDIS_SHUTDOWN, REDIS_KILL):
             at = time.monotonic()
             redis.shut_down() if self._kind == REDIS_SHUTDOWN else redis.kill()
-            time.sleep(REDIS_AWAY_SECONDS)
+            self._sleep(REDIS_AWAY_SECONDS)
             redis.start()
             return self._build_fault(at, None)
         os.kill(victim, signal.SIGKILL if self._kind == KILL else signal.SIGSTOP)
         at = time.monotonic()
         if self._kind == PAUSE:
-            time.sleep(PAUSE_SECONDS)
+            self._sleep(PAUSE_SECONDS)
             # A supervisor may have ended it in the meantime.
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGCONT)
@@ -180,8 +196,20 @@ class Trial:
         def left() -> int:
             return judge(_read_jobs(deployment), replace(fault, watched_until=time.monotonic())).unfinished
 
-        _wait(lambda: not left(), AGAIN_SECONDS)
+        self._wait(lambda: not left(), AGAIN_SECONDS)
         return unfinished - left()
+
+    def _wait(self, is_met: Callable[[], bool], limit_seconds: float) -> bool:
+        deadline = time.monotonic() + limit_seconds
+        while not is_met():
+            if time.monotonic() > deadline:
+                return False
+            self._sleep(POLL_SECONDS)
+        return True
+
+    def _sleep(self, seconds: float) -> None:
+        if self._is_over.wait(seconds):
+            raise Interrupted("asked to end")
 
 
 def choose_victim(lines: list[Line], root_pids: set[int], now: float) -> int | None:
@@ -196,9 +224,14 @@ def choose_victim(lines: list[Line], root_pids: set[int], now: float) -> int | N
     in_hand = find_attempts_in_hand(lines, now).values()
     youngest, oldest = IN_HAND_SECONDS
     counts = Counter(line.pid for line in in_hand if youngest < now - line.at < oldest)
-    if len(counts) < PROCESSES or min(counts.values()) < IN_HAND_BEFORE_FAULT:
-        return None
-    return max(counts, key=lambda pid: (pid not in root_pids, counts[pid]))
+    workers = {line.pid for line in lines if line.event == FINISHED}
+    fair = (workers - root_pids) or workers
+    victim = max(fair, key=lambda pid: counts[pid])
+    return victim if counts[victim] >= IN_HAND_BEFORE_FAULT else None
+
+
+def _count_finished(lines: list[Line]) -> int:
+    return len({line.job for line in lines if line.event == FINISHED})
 
 
 def _count_open(deployment: Deployment, prefix: str) -> int:
@@ -213,12 +246,3 @@ def _read(deployment: Deployment) -> list[Line]:
 
 def _read_jobs(deployment: Deployment) -> list[Line]:
     return select_jobs(_read(deployment), "job")
-
-
-def _wait(is_met: Callable[[], bool], limit_seconds: float) -> bool:
-    deadline = time.monotonic() + limit_seconds
-    while not is_met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
