@@ -32,6 +32,8 @@ WATCH_SECONDS = 90.0
 # The longest default among the peers is ten minutes of silence, and then a poll or two.
 LONG_WATCH_SECONDS = 720.0
 TRIES = 3
+ROUNDS, LONG_WATCH = "rounds", "long_watch"
+PARTS = (ROUNDS, LONG_WATCH)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -42,12 +44,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--watch-seconds", type=float, default=WATCH_SECONDS)
     parser.add_argument("--page", action="store_true", help="write the page anew from the last results")
-    parser.add_argument("--short", action="store_true", help="without the long watch after kill -9")
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="separated by commas; others stay as they were"
+    )
     given = parser.parse_args()
     given.faults = given.faults.split(",")
     unknown = set(given.faults) - set(FAULTS)
     if unknown:
         parser.error(f"unknown fault {', '.join(sorted(unknown))}; known: {', '.join(FAULTS)}")
+    given.parts = given.parts.split(",")
+    if not set(given.parts) <= set(PARTS):
+        parser.error(f"the parts are {' and '.join(PARTS)}")
     return given
 
 
@@ -106,10 +113,16 @@ def start_long_watch(
     for contender in CONTENDERS:
         if given.only and contender.name not in given.only:
             continue
-        trial = Trial(contender, KILL, LONG_WATCH_SECONDS, is_over, ends_early=True)
+        trial = Trial(contender, KILL, LONG_WATCH_SECONDS, is_over, is_long=True)
         waiting.append(beside.submit(run_trial, trial, f"{contender.label}, long watch", failures))
         trial.is_quiet.wait()
     return waiting
+
+
+def merge_outcomes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the new outcomes, and the earlier ones of what was not run this time."""
+    renewed = {(outcome["contender"], outcome["fault"]) for outcome in now}
+    return [one for one in before if (one["contender"], one["fault"]) not in renewed] + now
 
 
 def read_machine() -> dict[str, Any]:
@@ -143,31 +156,36 @@ def main() -> int:
             contender.python()
         machine = read_machine()
         with ThreadPoolExecutor(len(CONTENDERS)) as beside:
-            waiting = [] if given.short else start_long_watch(given, beside, failures, is_over)
-            outcomes = run_rounds(given, failures, is_over)
+            waiting = []
+            if LONG_WATCH in given.parts:
+                waiting = start_long_watch(given, beside, failures, is_over)
+            outcomes = run_rounds(given, failures, is_over) if ROUNDS in given.parts else []
             later = [outcome for outcome in (future.result() for future in waiting) if outcome is not None]
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     if is_over.is_set():
         return 130
-    results = {
-        "machine": machine,
-        "jobs": JOBS,
-        "rounds": given.rounds,
-        "watch_seconds": given.watch_seconds,
-        "long_watch_seconds": LONG_WATCH_SECONDS,
-        "outcomes": outcomes,
-        "long_watch": later,
-        "failures": failures,
-    }
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results |= {"machine": machine, "jobs": JOBS, "long_watch_seconds": LONG_WATCH_SECONDS}
+    if ROUNDS in given.parts:
+        results |= {
+            "rounds": given.rounds,
+            "watch_seconds": given.watch_seconds,
+            "outcomes": merge_outcomes(results.get("outcomes", []), outcomes),
+            "failures": failures,
+        }
+    if LONG_WATCH in given.parts:
+        results["long_watch"] = merge_outcomes(results.get("long_watch", []), later)
     print("\n" + build_tables(results))
-    # A partial run would leave gaps in the published tables.
-    if not given.only and set(given.faults) == set(FAULTS) and not given.short:
+    # A partial run is mostly a trial of the bench itself.
+    if given.write or (not given.only and set(given.faults) == set(FAULTS)):
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         PAGE.write_text(build_page(results))
-    expected = given.rounds * len(given.faults) * len(given.only or CONTENDERS)
-    return 0 if len(outcomes) == expected else 1
+    contenders = len(given.only or CONTENDERS)
+    expected = given.rounds * len(given.faults) * contenders if ROUNDS in given.parts else 0
+    expected += contenders if LONG_WATCH in given.parts else 0
+    return 0 if len(outcomes) + len(later) == expected else 1
 
 
 if __name__ == "__main__":

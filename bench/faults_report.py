@@ -77,15 +77,16 @@ def build_tables(results: Results) -> str:
     for fault, title in TITLES.items():
         rows = []
         for contender in CONTENDERS:
-            outcomes = _select(results["outcomes"], contender.name, fault)
+            outcomes = _select(results.get("outcomes", []), contender.name, fault)
             if outcomes:
                 row = build_row(outcomes, returns=fault in contender.returns)
                 rows.append([contender.label, *_cells(row)])
         if rows:
             parts += [f"### {title}", _markdown(HEAD, rows)]
-    if results["long_watch"]:
+    if results.get("long_watch"):
         parts += [
             f"### After kill -9, watched for up to {results['long_watch_seconds'] / 60:.0f} minutes",
+            "While it lasts, 20 new jobs come every 15 s: some libraries look for the jobs of the dead only then.",
             _build_long_table(results),
         ]
     return "\n\n".join(parts) + "\n"
@@ -185,7 +186,7 @@ does not restart by itself. Every step of every job is a line in a file outside 
 | effect twice, finished twice | jobs whose effect was there more than once; whose handler ran to its end more than once |
 | rerun | from the fault to the next start of a job that was in hand |
 | all done | from the fault until every job had finished once |
-| processes after | worker processes that take new jobs after the watch |
+| processes after | worker processes seen to take new jobs within 20 s after the watch |
 
 At-least-once means that a job cut after its effect has that effect twice when it runs again: "effect twice" is the
 price of a zero under "lost", not a fault of its own. "finished twice" should be rare.

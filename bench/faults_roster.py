@@ -87,8 +87,9 @@ CONTENDERS = (
         returns=frozenset({KILL, REDIS_SHUTDOWN, REDIS_KILL}),
         note=(
             "`RedisStreamBroker`. A process reads up to 100 messages ahead (`xread_count`); those it never "
-            "acknowledged, started or not, return after ten minutes (`idle_timeout`, in milliseconds). A process "
-            "ends when Redis hangs up, and its manager replaces it within two seconds or so."
+            "acknowledged, started or not, return after ten minutes (`idle_timeout`, in milliseconds), and not before "
+            "a new job comes: an idle worker does not look for them. A process ends when Redis hangs up, and its "
+            "manager replaces it within two seconds or so."
         ),
     ),
     FaultContender(
@@ -114,8 +115,8 @@ CONTENDERS = (
         note=(
             "two commands with one process each, because a command ends as a whole when one of its processes "
             "dies, for a service manager to start it again. Jobs of the dead and those they fetched ahead "
-            "return after `heartbeat_timeout` (60 s), when one of the next commands to Redis draws the lot to "
-            "do maintenance (`maintenance_chance`, 1 in 1,000)."
+            "return after `heartbeat_timeout` (60 s), as soon as a command to Redis draws the lot of doing "
+            "maintenance (`maintenance_chance`, 1 in 1,000): seconds on a busy queue, many minutes on an idle one."
         ),
     ),
 )

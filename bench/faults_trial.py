@@ -49,9 +49,13 @@ REDIS_AWAY_SECONDS = 2.0
 PAUSE_SECONDS = 30.0
 START_SECONDS = 90.0
 PROBE_SECONDS = 20.0
+# More than one process fetches ahead in most libraries, so that the other gets its share.
+PROBE_JOBS = 40
 AGAIN_SECONDS = 30.0
 POLL_SECONDS = 0.01
 WATCH_POLL_SECONDS = 0.5
+TRICKLE_JOBS = 20
+TRICKLE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Interrupted(BenchError):
 class Trial:
     """Runs until ``is_over`` is set by somebody who wants it to end.
 
-    With ``ends_early`` the watch is over as soon as every job has finished.
+    A long one ends as soon as every job has finished. Some libraries look for the jobs of the dead only when new
+    ones come, so it sends some from time to time, as a service in use would.
     """
 
     def __init__(
@@ -85,13 +90,13 @@ class Trial:
         watch_seconds: float,
         is_over: threading.Event,
         *,
-        ends_early: bool = False,
+        is_long: bool = False,
     ) -> None:
         self._is_over = is_over
         self._contender = contender
         self._kind = fault
         self._watch_seconds = watch_seconds
-        self._ends_early = ends_early
+        self._is_long = is_long
         # Set once the busy part is over, however it ended.
         self.is_quiet = threading.Event()
 
@@ -124,10 +129,7 @@ class Trial:
             # The acknowledgements count; a producer that says goodbye to a Redis just taken away may fail.
             fault = self._strike(redis, deployment, producer)
         self.is_quiet.set()
-        while time.monotonic() < fault.watched_until:
-            self._sleep(WATCH_POLL_SECONDS)
-            if self._ends_early and not judge(_read_jobs(deployment), fault).unfinished:
-                break
+        self._watch(deployment, fault)
         verdict = judge(_read_jobs(deployment), fault)
         processes_after = self._count_working_processes(deployment, "probe", PROBE_SECONDS)
         finished_by_new_workers = 0
@@ -137,6 +139,18 @@ class Trial:
             self._contender.name, self._kind, asdict(verdict), processes_after, finished_by_new_workers
         )
 
+    def _watch(self, deployment: Deployment, fault: Fault) -> None:
+        next_trickle_at = fault.at + TRICKLE_SECONDS
+        while time.monotonic() < fault.watched_until:
+            self._sleep(WATCH_POLL_SECONDS)
+            if not self._is_long:
+                continue
+            if not judge(_read_jobs(deployment), fault).unfinished:
+                return
+            if time.monotonic() > next_trickle_at:
+                deployment.send(f"trickle-{next_trickle_at:.0f}", TRICKLE_JOBS)
+                next_trickle_at += TRICKLE_SECONDS
+
     def _count_working_processes(self, deployment: Deployment, prefix: str, limit_seconds: float) -> int:
         """Return how many processes finish jobs sent now; stops at the number there should be."""
         deadline = time.monotonic() + limit_seconds
@@ -144,7 +158,7 @@ class Trial:
         wave = 0
         while len(pids) < PROCESSES and time.monotonic() < deadline:
             # In waves: one process alone may take all that wait when the other is not up yet.
-            deployment.send(f"{prefix}-{wave}", 20)
+            deployment.send(f"{prefix}-{wave}", PROBE_JOBS)
             wave += 1
             self._wait(lambda: not _count_open(deployment, prefix), 3.0)
             pids = {line.pid for line in select_jobs(_read(deployment), prefix) if line.event == FINISHED}
