@@ -74,12 +74,22 @@ class ModelFleet(ModelQueue):
 
     def _watch_for_outage(self) -> None:
         guard = self.guard
+        self._follow_clock()
         has_restarted = guard.server is not None and guard.server != self.server
         if has_restarted or self._beats_have_stopped():
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         if has_restarted:
             guard.claim_not_before_ms = self.now_ms + self.rules.renewal_ms
         guard.last_beat_ms, guard.server = self.now_ms, self.server
+
+    def _follow_clock(self) -> None:
+        """A clock that was set back takes the ends of leases with it, and the end of waiting after a restart."""
+        guard = self.guard
+        set_back_ms = (guard.last_beat_ms or self.now_ms) - self.now_ms
+        if set_back_ms > 0:
+            self.leases = {worker: ends_ms - set_back_ms for worker, ends_ms in self.leases.items()}
+            if guard.claim_not_before_ms > self.now_ms:
+                guard.claim_not_before_ms -= set_back_ms
 
     def _beats_have_stopped(self) -> bool:
         if self.guard.last_beat_ms is None:

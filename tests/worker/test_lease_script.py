@@ -52,6 +52,32 @@ async def lease_end(store: JobStore, worker_id: str = "worker-a") -> float | Non
 # Heartbeats
 
 
+async def test_leases_move_back_with_the_clock_so_that_a_dead_worker_keeps_its_jobs_no_longer(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "job")
+    dead = await start_worker(store, "dead")
+    assert await dead.take(1)
+    living_end, dead_end = await lease_end(store), await lease_end(store, "dead")
+    assert living_end is not None
+    assert dead_end is not None
+    # As after a clock that was set back by an hour: all that was stored lies an hour ahead.
+    hour_ms = 3_600_000
+    guard = store.keys.guard
+    await ask(store, "HSET", guard, "last_beat_ms", await now_ms(store) + hour_ms)
+    await ask(store, "HSET", guard, "claim_not_before_ms", await now_ms(store) + hour_ms + 1000)
+    for worker_id, end in (("worker-a", living_end), ("dead", dead_end)):
+        await ask(store, "ZADD", store.keys.leases, end + hour_ms, worker_id)
+    await worker.beat()
+    moved = await lease_end(store, "dead")
+    assert moved is not None
+    assert dead_end <= moved < dead_end + 10_000
+    not_before = float(await ask(store, "HGET", guard, "claim_not_before_ms"))
+    assert await now_ms(store) - 10_000 < not_before < await now_ms(store) + 10_000
+    assert await due_score(store, "job") is None, "nobody was taken for dead"
+
+
+
 async def test_registration_gives_a_lease_by_the_clock_of_redis(store: JobStore) -> None:
     store.settings.worker_lease_seconds = 20
     before = await now_ms(store)

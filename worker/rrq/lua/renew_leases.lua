@@ -16,6 +16,7 @@ local FIRST, FIELDS_PER_WORKER = 5, 8
 local state = read_guard(guard)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
 sure('ZREM', leases, '')
+follow_clock(guard, state, leases)
 -- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
@@ -25,8 +26,7 @@ if has_restarted or beats_have_stopped(state, lease_ms) then
   -- A restart may have forgotten claims. Their owners set them up again before others may claim.
   if has_restarted then redis.call('HSET', guard, 'claim_not_before_ms', now_ms + renewal_ms) end
 end
--- A clock that was set back, or a foreign hand, must not keep the fleet from working for longer than the longest
--- lease that anybody would choose.
+-- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
 local latest_ms = now_ms + math.max(lease_ms, 3600000)
 if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, lease_ms) end
 if state.claim_not_before_ms > latest_ms then redis.call('HDEL', guard, 'claim_not_before_ms') end

@@ -19,6 +19,19 @@ local function beats_have_stopped(state, lease_ms)
   return gap_ms > lease_ms / 2 or gap_ms < 0
 end
 
+-- The clock of Redis was set back. What ends by the old time moves back with it; or a dead worker would keep its
+-- jobs, and a fleet that waits after a restart would go on waiting, until the clock has caught up.
+local function follow_clock(guard, state, leases)
+  local set_back_ms = (state.last_beat_ms or now_ms) - now_ms
+  if set_back_ms <= 0 then return end
+  local ends = redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES')
+  for i = 1, #ends, 2 do redis.call('ZINCRBY', leases, digits(-set_back_ms), ends[i]) end
+  if state.claim_not_before_ms > now_ms then
+    state.claim_not_before_ms = state.claim_not_before_ms - set_back_ms
+    redis.call('HSET', guard, 'claim_not_before_ms', digits(state.claim_not_before_ms))
+  end
+end
+
 local function put_off_reaping(guard, state, lease_ms)
   state.reap_not_before_ms = now_ms + lease_ms
   redis.call('HSET', guard, 'reap_not_before_ms', state.reap_not_before_ms)
