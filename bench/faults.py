@@ -44,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--watch-seconds", type=float, default=WATCH_SECONDS)
     parser.add_argument("--page", action="store_true", help="write the page anew from the last results")
+    parser.add_argument("--write", action="store_true", help="write the files of a partial run too")
     parser.add_argument(
         "--parts", default=",".join(PARTS), help="separated by commas; others stay as they were"
     )

@@ -181,7 +181,7 @@ does not restart by itself. Every step of every job is a line in a file outside 
 | column | meaning |
 | --- | --- |
 | in hand | jobs that the victim had started and not finished; when Redis is the victim, those of both processes |
-| lost | acknowledged, not finished when the watch ended, and nothing will bring them back |
+| lost | acknowledged, not finished when the watch ended, and nothing known to us brings them back |
 | later | not finished when the watch ended, but they return: after a longer time that the notes name, or once somebody starts the workers again because none was left |
 | effect twice, finished twice | jobs whose effect was there more than once; whose handler ran to its end more than once |
 | rerun | from the fault to the next start of a job that was in hand |
@@ -196,7 +196,8 @@ LIMITS = """\
 ## What this does not show
 
 Two processes on one machine and a few faults are a small sample; a queue may lose nothing here and something
-elsewhere. Redis came back with all it had acknowledged, so nothing here is its loss. Jobs that block, crash or use
+elsewhere. How many jobs are in hand when a fault strikes is chance, and so is how many of them a restart of Redis
+catches between two steps; other work on the machine adds tenths of seconds. Redis came back with all it had acknowledged, so nothing here is its loss. Jobs that block, crash or use
 memory, networks that fail by half, and fail-over are not compared. A job counts as finished when its handler ended;
 whether the queue's own record of it says so as well is not judged.
 """
