@@ -158,7 +158,7 @@ stopped in mid-job, and when Redis goes away for two seconds: each with its defa
 starts it.
 
 Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on, Python {machine["python"]},
-{machine["cores"]} cores, median of {results["rounds"]} round(s).
+{machine["cores"]} cores, median of {results["rounds"]} round(s).{" " + results["remark"] if results.get("remark") else ""}
 
 {EXPLANATION.format(jobs=results["jobs"], watch=results["watch_seconds"])}
 ## Results

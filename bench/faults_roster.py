@@ -19,7 +19,7 @@ OURS = FaultContender(
         "the supervisor gives a dead process's jobs back at once and starts another process. A stopped process "
         "loses its jobs when its lease of 15 s ends (`worker_lease_seconds`); what it still does when it wakes "
         "up happens a second time, but its results are refused. After a restart of Redis nobody claims "
-        "for one renewal (5 s), so that owners report first: nothing runs twice, and all is done some seconds "
+        "for one renewal (5 s), so that owners report first: nothing ran twice here, and all is done some seconds "
         "later than with queues that go on at once."
     ),
 )
@@ -49,7 +49,7 @@ CONTENDERS = (
             "one process per command, so two commands. A job stays in the queue behind a mark that lives 10 s "
             "longer than `job_timeout` (300 s): jobs of the dead return after 310 s; a shorter `job_timeout` "
             "brings them back sooner. A worker ends when Redis hangs up, for a service manager to start it "
-            "again; `retry` and `retry_on_error` of its `RedisSettings`, unset by default, make it more patient."
+            "again; `retry` and `retry_on_error` of its `RedisSettings`, unset by default, may help; not tried here."
         ),
     ),
     FaultContender(
@@ -119,7 +119,7 @@ CONTENDERS = (
             "two commands with one process each, because a command ends as a whole when one of its processes "
             "dies, for a service manager to start it again. Jobs of the dead and those they fetched ahead "
             "return after `heartbeat_timeout` (60 s), as soon as a command to Redis draws the lot of doing "
-            "maintenance (`maintenance_chance`, 1 in 1,000): seconds on a busy queue, many minutes on an idle one."
+            "maintenance (`maintenance_chance`, 1 in 1,000): sooner the busier the queue is."
         ),
     ),
 )
