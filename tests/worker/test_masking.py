@@ -56,6 +56,11 @@ def test_passwords_are_masked_in_any_text(text: str, masked: str) -> None:
         ("redis://:se cret@host/0", "redis://***@host/0"),
         ("redis://host?password=secret", "redis://host?password=***"),
         ("no url", "no url"),
+        ("redis://user:secret", "redis://***"),
+        ("redis://user:secret/0", "redis://***"),
+        ("redis://[::1]/0", "redis://[::1]/0"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("redis+sentinel://one:1,two:2/service/0", "redis+sentinel://one:1,two:2/service/0"),
     ],
 )
 def test_a_text_that_is_known_to_be_a_url_may_hold_spaces(url: str, masked: str) -> None:

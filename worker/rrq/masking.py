@@ -28,6 +28,9 @@ def mask_url(url: str) -> str:
     if "://" not in url:
         # The scheme was forgotten, not the password.
         return _mask_assigned(MASK + url[url.rfind("@") :] if "@" in url else url)
+    if _lacks_host(url):
+        scheme, mark, _ = url.partition("://")
+        return f"{scheme}{mark}{MASK}"
     return _mask_assigned(_mask_user_info(url, may_hold_spaces=True))
 
 
@@ -62,6 +65,13 @@ def _mask_user_info(text: str, *, may_hold_spaces: bool = False) -> str:
             parts += (text[written:start], MASK)
             written, looked = at, word_end
     return "".join([*parts, text[written:]])
+
+
+def _lacks_host(url: str) -> bool:
+    """Tell ``redis://user:secret``, whose host was forgotten, from ``redis://host:6379``."""
+    head = _END_OF_HOST.split(url.partition("://")[2], maxsplit=1)[0]
+    _, colon, port = head.rpartition(":")
+    return "@" not in url and bool(colon) and not port.isdigit() and not port.endswith("]")
 
 
 def _has_user_info(text: str, start: int, word_end: int) -> bool:
