@@ -63,7 +63,8 @@ def redis_of(
 def log_folder_of(wanted: Path | None) -> Iterator[Path]:
     """Yield the folder for logs: the one that was asked for, or one that goes with the end."""
     if wanted is not None:
-        wanted.mkdir(parents=True, exist_ok=True)
+        # Applications log what they like, and only whoever runs this should read it.
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield wanted
         return
     folder = Path(tempfile.mkdtemp(prefix="rrq-local-"))
