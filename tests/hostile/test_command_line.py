@@ -78,7 +78,7 @@ async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
     jobs: dict[str, dict[str, Any]] = {
         EVIL_ID.replace("\0", ""): fields,
         "evil json": {name: json.dumps([STEERING]).encode() for name in fields},
-        "odd": {name: b"\xff\xfe\0" for name in fields},
+        "odd": dict.fromkeys(fields, b"\xff\xfe\x00"),
         "edge": dict.fromkeys(fields, b"0001-01-01T00:00:00+23:59") | {"completion_time": b"9999-12-31T23:59:59-23:59"},
         "deep": dict.fromkeys(fields, b"[" * 50_000),
         "empty": {"a": ""},
@@ -88,10 +88,10 @@ async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
     for job_id, found in jobs.items():
         await ask(store, "HSET", f"rrq:job:{job_id}", *(part for pair in found.items() for part in pair))
         await ask(store, "LPUSH", "rrq:dlq:default", job_id)
-    for number, job_id in enumerate([*jobs, "missing", b"\xff", ""]):
+    for number, entry in enumerate([*(job_id.encode() for job_id in jobs), b"missing", b"\xff", b""]):
         score = ("-inf", "+inf", 1e300, -1e300, 0, 1e15)[number % 6]
-        await ask(store, "ZADD", "rrq:queue:default", score, job_id)
-        await ask(store, "ZADD", f"rrq:queue:evil{STEERING}", score, job_id)
+        await ask(store, "ZADD", "rrq:queue:default", score, entry)
+        await ask(store, "ZADD", f"rrq:queue:evil{STEERING}", score, entry)
     await ask(store, "LPUSH", "rrq:dlq:default", b"\xff", "", "x" * 100_000)
     await ask(store, "SET", "rrq:job:text", "no hash")
     for worker_id in ("evil" + STEERING, b"\xff"):
@@ -103,7 +103,9 @@ async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
 
 
 @pytest.mark.parametrize("option", ["", "--json", "--raw"])
-@pytest.mark.parametrize("command", LOOKING, ids=lambda command: " ".join(command).encode("unicode_escape").decode())
+@pytest.mark.parametrize(
+    "command", LOOKING, ids=lambda command: " ".join(command).encode("unicode_escape").decode()
+)
 async def test_garbage_in_redis_is_shown_and_steers_nothing(
     command: tuple[str, ...], option: str, cli: CommandLine
 ) -> None:
@@ -132,7 +134,9 @@ async def test_a_terminal_gets_no_sequence_from_a_job(command: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-async def test_a_key_of_the_wrong_type_is_one_clear_line(family: Any, redis_dsn: str, store: JobStore) -> None:
+async def test_a_key_of_the_wrong_type_is_one_clear_line(
+    family: Any, redis_dsn: str, store: JobStore
+) -> None:
     cli = CommandLine(redis_dsn)
     commands = (*LOOKING, ("job", "cancel", "job-under-attack"), ("job", "replay", "job-under-attack"),
                 ("dlq", "requeue", "--all"), ("queue", "inspect", "under-attack"))  # fmt: skip
@@ -144,7 +148,19 @@ async def test_a_key_of_the_wrong_type_is_one_clear_line(family: Any, redis_dsn:
             assert_answered(await cli.run(*command))
 
 
-ARGUMENTS = ["", "\udcff", STEERING.replace("\0", ""), "-1", "9" * 5000, "nan", "inf", "*", "a" * 100_000, "{[(", "rrq:queue:"]
+ARGUMENTS = [
+    "",
+    "\udcff",
+    STEERING.replace("\0", ""),
+    "-1",
+    "9" * 5000,
+    "nan",
+    "inf",
+    "*",
+    "a" * 100_000,
+    "{[(",
+    "rrq:queue:",
+]
 COMMANDS = [
     ("job", "show"), ("job", "trace"), ("job", "cancel"), ("job", "replay"), ("dlq", "inspect"), ("queue", "inspect"),
     ("job", "list", "--limit"), ("job", "list", "--queue"), ("job", "list", "--function"), ("job", "list", "--status"),
@@ -160,7 +176,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-async def test_garbage_as_an_argument_is_refused_or_answered(command: tuple[str, ...], redis_dsn: str) -> None:
+async def test_garbage_as_an_argument_is_refused_or_answered(
+    command: tuple[str, ...], redis_dsn: str
+) -> None:
     cli = CommandLine(redis_dsn)
     for argument in ARGUMENTS:
         if command[:2] == ("worker", "run") and argument == "":  # that one would start
@@ -181,7 +199,10 @@ async def test_a_reader_that_goes_away_is_no_error(redis_dsn: str, store: JobSto
         ("queue", "inspect", "default", "--limit", "3000"), ("dlq", "list", "--limit", "3000", "--raw"),
     ):  # fmt: skip
         with subprocess.Popen(
-            [sys.executable, "-m", "rrq", *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-m", "rrq", *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process:
             assert process.stdout is not None
             assert process.stderr is not None

@@ -70,9 +70,7 @@ async def test_a_worker_comes_through_entries_without_jobs(
     jobs = await client.enqueue_many([JobRequest("nothing")] * 5)
     async with running_worker(settings, registry):
         await all_done(client.job_store, jobs, 60)
-    dropped = [
-        record for record in caplog.records if record.message == "queue entries without a job dropped"
-    ]
+    dropped = [record for record in caplog.records if record.message == "queue entries without a job dropped"]
     assert sum(record.__dict__["entries"] for record in dropped) == 100_000
     assert len(dropped) < 100
 

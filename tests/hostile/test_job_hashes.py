@@ -15,11 +15,11 @@ from rrq.client import JobRequest, RRQClient
 from rrq.job import Job
 from rrq.messages import DeathCertificate
 from rrq.settings import RRQSettings
-from rrq.store import JobStore
 from waiting import eventually
 
 if TYPE_CHECKING:
     from rrq.registry import JobRegistry
+    from rrq.store import JobStore
 
 QUEUE = "rrq:queue:default"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
@@ -135,7 +135,21 @@ def _readable(name: bytes | None) -> list[str]:
         return []
 
 
-NUMBERS = ["abc", "", "-1", "0", "1e999", "nan", "inf", "-inf", "0x10", "1e300", " 1 ", "9" * 30, "-" + "9" * 30]
+NUMBERS = [
+    "abc",
+    "",
+    "-1",
+    "0",
+    "1e999",
+    "nan",
+    "inf",
+    "-inf",
+    "0x10",
+    "1e300",
+    " 1 ",
+    "9" * 30,
+    "-" + "9" * 30,
+]
 ANY_VALUE = st.one_of(
     st.binary(max_size=60),
     st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")),
@@ -147,13 +161,23 @@ ANY_VALUE = st.one_of(
     ).map(lambda value: json.dumps(value).encode()),
 )
 ANY_HASH = st.dictionaries(st.sampled_from(FIELDS), ANY_VALUE, max_size=8)
-ANY_ID = st.one_of(st.just(b"odd"), st.binary(max_size=20), st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")))
-ANY_SCORE = st.one_of(st.sampled_from(["-inf", "-1e300", "-1", "0", "1", "1e-300"]), st.integers(-(10**15), 10**12).map(str))
+ANY_ID = st.one_of(
+    st.just(b"odd"),
+    st.binary(max_size=20),
+    st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")),
+)
+ANY_SCORE = st.one_of(
+    st.sampled_from(["-inf", "-1e300", "-1", "0", "1", "1e-300"]), st.integers(-(10**15), 10**12).map(str)
+)
 
 
 # Not shrunk: each failing example would wait for its deadline again and again.
 @settings(max_examples=12, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
-@given(batch=st.lists(st.tuples(ANY_ID, ANY_HASH, ANY_SCORE), min_size=10, max_size=40, unique_by=lambda job: job[0]))
+@given(
+    batch=st.lists(
+        st.tuples(ANY_ID, ANY_HASH, ANY_SCORE), min_size=10, max_size=40, unique_by=lambda job: job[0]
+    )
+)
 async def test_any_batch_of_hashes_ends_and_the_neighbours_run(
     batch: list[tuple[bytes, dict[str, bytes], str]], redis_server: str, registry: JobRegistry
 ) -> None:
@@ -165,7 +189,12 @@ async def test_any_batch_of_hashes_ends_and_the_neighbours_run(
         await ask(store, "FLUSHDB")
         for job_id, fields, score in batch:
             key = b"rrq:job:" + job_id
-            await ask(store, "HSET", key, *(part for pair in ({"function_name": b"nothing"} | fields).items() for part in pair))
+            await ask(
+                store,
+                "HSET",
+                key,
+                *(part for pair in ({"function_name": b"nothing"} | fields).items() for part in pair),
+            )
             await ask(store, "ZADD", QUEUE, score, job_id)
         neighbours = await client.enqueue_many([JobRequest("nothing")] * 3)
         async with running_worker(options, registry):

@@ -112,7 +112,10 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("place", ["spec", "spec.worker.podTemplate", "spec.worker.env", "spec.cron", "spec.worker.podTemplate.spec"])
+@pytest.mark.parametrize(
+    "place",
+    ["spec", "spec.worker.podTemplate", "spec.worker.env", "spec.cron", "spec.worker.podTemplate.spec"],
+)
 def test_a_deep_nesting_is_a_pool_or_clearly_none(place: str) -> None:
     judge(change(good_manifest(), {place: nested(400)}))
     judge(change(good_manifest(), {place: [nested(5_000)]}))
@@ -142,7 +145,12 @@ def test_an_object_of_any_shape_hides_no_other(body: Any) -> None:
     known: list[Any] = []
     for parse in (parse_pod, parse_deployment, parse_job, parse_budget):
         informer: Informer[Any] = Informer(
-            None, "/pods", parse, lambda before, after: known.append(after)  # type: ignore[arg-type]  # never asked here
+            None,  # type: ignore[arg-type]  # never asked here
+            "/pods",
+            parse,
+            lambda before, after: known.append(after),
         )
-        informer._set("uid", {"metadata": {"uid": "uid", "name": "a", "namespace": "b"}, "spec": body, "status": body})
+        informer._set(
+            "uid", {"metadata": {"uid": "uid", "name": "a", "namespace": "b"}, "spec": body, "status": body}
+        )
         informer._set("uid", {"metadata": body, "spec": {}})

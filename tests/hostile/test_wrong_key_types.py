@@ -5,6 +5,7 @@ Wrong on purpose is each of the six types under each family of keys; a worker is
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from functools import cached_property
@@ -89,13 +90,9 @@ async def test_workers_go_on_whatever_lies_under_a_key(
         key = family.key(store.keys)
         await put(store, key, kind)
         # Told so when the very job or queue cannot be used, and never otherwise.
-        try:
+        is_needed = family.name in ("job_key", "queue_key")
+        with pytest.raises(RRQError, match=re.escape(key)) if is_needed else contextlib.nullcontext():
             await client.enqueue("nothing", _job_id=JOB_ID, _queue_name=QUEUE_NAME, _unique_key=UNIQUE_KEY)
-        except RRQError as refusal:
-            assert family.name in ("job_key", "queue_key"), refusal
-            assert key in str(refusal)
-        else:
-            assert family.name not in ("job_key", "queue_key")
         await ask(store, "ZADD", "rrq:queue:default", 1, JOB_ID)
         jobs = await client.enqueue_many([JobRequest("nothing", ("x",))] * 20)
         failing = await client.enqueue("fail", _max_retries=1)
