@@ -77,7 +77,6 @@ async def test_leases_move_back_with_the_clock_so_that_a_dead_worker_keeps_its_j
     assert await due_score(store, "job") is None, "nobody was taken for dead"
 
 
-
 async def test_registration_gives_a_lease_by_the_clock_of_redis(store: JobStore) -> None:
     store.settings.worker_lease_seconds = 20
     before = await now_ms(store)
