@@ -25,7 +25,7 @@ local function follow_clock(guard, state, leases)
   local set_back_ms = (state.last_beat_ms or now_ms) - now_ms
   if set_back_ms <= 0 then return end
   local ends = redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES')
-  for i = 1, #ends, 2 do redis.call('ZINCRBY', leases, digits(-set_back_ms), ends[i]) end
+  for i = 1, #ends, 2 do redis.call('ZADD', leases, digits(tonumber(ends[i + 1]) - set_back_ms), ends[i]) end
   if state.claim_not_before_ms > now_ms then
     state.claim_not_before_ms = state.claim_not_before_ms - set_back_ms
     redis.call('HSET', guard, 'claim_not_before_ms', digits(state.claim_not_before_ms))
