@@ -123,6 +123,9 @@ GUARD = {
     "reaping put off by NaN": {"reap_not_before_ms": "nan"},
     "last beat in the future": {"last_beat_ms": "1e300"},
     "last beat is a word": {"last_beat_ms": "abc"},
+    "last beat is NaN": {"last_beat_ms": "nan"},
+    "last beat beyond all numbers": {"last_beat_ms": "inf"},
+    "last beat before all numbers": {"last_beat_ms": "-inf"},
     "run id is odd": {"run_id": b"\xff\0"},
 }
 
@@ -133,6 +136,7 @@ async def test_a_spoilt_guard_is_put_right_by_the_next_beats(
 ) -> None:
     worker = await start_worker(store)
     await enqueue(store, "1")
+    await ask(store, "ZADD", store.keys.leases, "+inf", "ghost")
     await ask(store, "HSET", store.keys.guard, *(part for pair in changes.items() for part in pair))
     await worker.beat()
     state = await ask(store, "HMGET", store.keys.guard, "reap_not_before_ms", "claim_not_before_ms")

@@ -3,11 +3,17 @@
 -- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
 
+-- A time that is no number, or one that no clock shows, is none: leases would be moved by it.
+local function moment_ms(text)
+  local number = tonumber(text or '')
+  if number and math.abs(number) < 2 ^ 52 then return number end
+end
+
 local function read_guard(guard)
   local seen = sure('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
     'claim_not_before_ms', 'run_id')
   return {
-    last_beat_ms = tonumber(seen[1] or ''), reap_not_before_ms = tonumber(seen[2] or '') or 0,
+    last_beat_ms = moment_ms(seen[1]), reap_not_before_ms = tonumber(seen[2] or '') or 0,
     claim_not_before_ms = tonumber(seen[3] or '') or 0, run_id = seen[4],
   }
 end
