@@ -18,6 +18,8 @@ from queue_steps import ask
 from waiting import eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from click.testing import Result
 
     from rrq.store import JobStore
@@ -169,8 +171,8 @@ COMMANDS = [
     ("dlq", "stats", "--dlq-name"), ("queue", "stats", "--queue"), ("queue", "stats", "--max-scan"),
     ("monitor", "--queues"), ("check", "--timeout"), ("check", "--settings"), ("completion",), ("debug", "submit"),
     ("debug", "submit", "f", "--args"), ("debug", "submit", "f", "--kwargs"), ("debug", "submit", "f", "--queue"),
-    ("debug", "submit", "f", "--delay"), ("debug", "clear", "--confirm", "--pattern"), ("worker", "run", "--settings"),
-    ("worker", "run", "--num-workers"), ("worker", "run", "--http"), ("worker", "watch", "--settings"),
+    ("debug", "submit", "f", "--delay"), ("debug", "clear", "--confirm", "--pattern"),
+    ("worker", "run", "--num-workers"), ("worker", "run", "--http"),
     (), ("job",), ("nothing",),
 ]  # fmt: skip
 
@@ -181,8 +183,6 @@ async def test_garbage_as_an_argument_is_refused_or_answered(
 ) -> None:
     cli = CommandLine(redis_dsn)
     for argument in ARGUMENTS:
-        if command[:2] == ("worker", "run") and argument == "":  # that one would start
-            continue
         result = await cli.run(*command, argument)
         assert_answered(result)
 
@@ -212,3 +212,24 @@ async def test_a_reader_that_goes_away_is_no_error(redis_dsn: str, store: JobSto
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
         assert complaint == "", command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["run", "watch"])
+def test_a_worker_with_settings_of_no_kind_says_so_and_ends(
+    action: str, redis_dsn: str, tmp_path: Path
+) -> None:
+    for path in ("no.such.settings", "os.sep", STEERING.replace("\0", "")):
+        done = subprocess.run(
+            [sys.executable, "-m", "rrq", "worker", action, "--settings", path],
+            env=child_environment({"RRQ_REDIS_DSN": redis_dsn}),
+            capture_output=True,
+            cwd=tmp_path,
+            timeout=60,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert done.stderr
+        assert "Traceback (most recent" not in done.stderr
+        assert "\x1b]" not in done.stderr

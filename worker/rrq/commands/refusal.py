@@ -12,6 +12,12 @@ class Refusal(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        # What an application's own code raised may quote a password, and an argument may steer the terminal.
-        lines = mask_secrets(self.message).split("\n")
-        click.echo("\n".join(printable(line) for line in lines), err=True)
+        click.echo(harmless(self.message), err=True)
+
+
+def harmless(message: str) -> str:
+    """Return a message fit for a terminal, its lines kept.
+
+    What an application's own code raised may quote a password, and an argument may steer the terminal.
+    """
+    return "\n".join(printable(line) for line in mask_secrets(message).split("\n"))

@@ -9,11 +9,10 @@ import click
 
 from rrq.allotment import read_cpu_allotment
 from rrq.commands.options import settings_option
-from rrq.commands.refusal import Refusal
+from rrq.commands.refusal import Refusal, harmless
 from rrq.commands.settings_loading import locate_settings
 from rrq.exc import SettingsError
 from rrq.logs import LogFormat, configure_logging
-from rrq.masking import mask_secrets
 from rrq.pod.plan import ChildPlan, PodPlan
 from rrq.pod.supervisor import Supervisor
 
@@ -107,7 +106,7 @@ def _say(message: str) -> None:
 
 def _say_error(message: str) -> None:
     with contextlib.suppress(OSError):
-        click.echo(mask_secrets(message), err=True)
+        click.echo(harmless(message), err=True)
 
 
 def _decide_processes(num_workers: int | None, *, burst: bool) -> int:
