@@ -257,7 +257,7 @@ async def test_a_job_whose_books_were_spoilt_is_given_back_all_the_same(
     assert await ask(store, "EXISTS", "somebody:else") == 0
     assert await ask(store, "ZSCORE", store.keys.leases, "spoilt") is None
     if has_crashed:
-        assert len(fields["crash_history"]) < 70_000
+        assert len(fields.get("crash_history", "")) < 70_000
     await store.cancel_job("spoilt")
 
 
