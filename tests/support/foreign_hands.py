@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_steps import ask
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -73,9 +71,10 @@ FAMILIES = (
 NO_KEYS = {"prefix", "notify_channel", "queue_name"}
 
 
-async def put(store: JobStore, key: str, kind: str) -> Any:
-    """Replace whatever a key holds; returns what it holds now, as DUMP sees it."""
-    await ask(store, "DEL", key)
+async def put(store: JobStore, key: str, kind: str) -> None:
+    """Replace whatever a key holds, in one step: a worker may be writing it all the time."""
     command, *values = VALUES[kind]
-    await ask(store, command, key, *values)
-    return await ask(store, "DUMP", key)
+    async with store.redis.pipeline(transaction=True) as pipe:
+        pipe.delete(key)
+        pipe.execute_command(command, key, *values)
+        await pipe.execute()
