@@ -81,7 +81,7 @@ class ClockedRedis:
     def __enter__(self) -> Self:
         self._server.start()
         self.store = JobStore(self._make_settings(self._server.dsn))
-        self.store.wire = _ClockedWire(self.store, self._alter)
+        self._wire = self.store.wire = _ClockedWire(self.store, self._alter)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,6 +89,11 @@ class ClockedRedis:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
         self._server.stop()
+
+    @property
+    def scripts_run(self) -> set[str]:
+        """The names of all scripts that were called at least once."""
+        return set(self._wire.altered)
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(step)
@@ -141,16 +146,16 @@ class _ClockedWire(Wire):
     def __init__(self, store: JobStore, alter: Callable[[Script], Script]) -> None:
         super().__init__(store.settings, store.redis)
         self._alter = alter
-        self._altered: dict[str, Script] = {}
+        self.altered: dict[str, Script] = {}
 
     async def run(self, script: Script, keys: Any, args: Any) -> Any:
-        altered = self._altered.get(script.name)
+        altered = self.altered.get(script.name)
         if altered is None:
             source = self._alter(script).source
             assert source.count(_READ_TIME) == 1, f"{script.name} reads the time in a way of its own"
             source = source.replace(_READ_TIME, _READ_CLOCK)
             sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            altered = self._altered[script.name] = Script(script.name, source, sha)
+            altered = self.altered[script.name] = Script(script.name, source, sha)
         return await super().run(altered, keys, args)
 
 

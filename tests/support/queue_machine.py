@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from paired_queue import PODS, QUEUES, START_MS, PairedQueue
+from paired_fleet import PairedFleet
+from paired_queue import PODS, QUEUES, START_MS
 from rrq.messages import OutcomeKind
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self, redis: ClockedRedis) -> None:
         super().__init__()
-        self.queue = PairedQueue(redis)
+        self.queue = PairedFleet(redis)
 
     def teardown(self) -> None:
         self.queue.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from rrq.scripts import Script
 
+LUA = files("rrq") / "lua"
 STEPS = 30
 GIVEN_EXAMPLES = os.environ.get("MODEL_EXAMPLES")
 
@@ -62,9 +64,13 @@ BROKEN_SCRIPTS = {
 
 @pytest.mark.timeout(0 if GIVEN_EXAMPLES else 300)  # making a failure small may take minutes
 def test_every_script_does_what_the_model_says() -> None:
-    _run_examples(lambda script: script)
+    scripts_run = _run_examples(lambda script: script)
+    assert scripts_run == {
+        path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua")
+    }
 
 
+@pytest.mark.slow  # how many examples it takes is a matter of luck
 @pytest.mark.parametrize("broken", BROKEN_SCRIPTS)
 def test_the_model_notices_that(broken: str) -> None:
     name, promise, nothing = BROKEN_SCRIPTS[broken]
@@ -80,7 +86,7 @@ def test_the_model_notices_that(broken: str) -> None:
     assert "break it another way" not in str(noticed.value)
 
 
-def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> None:
+def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> set[str]:
     examples = settings(
         max_examples=int(GIVEN_EXAMPLES or 100) if shrinks else 2000,
         stateful_step_count=STEPS,
@@ -92,3 +98,4 @@ def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) ->
     with ClockedRedis(build_settings, alter) as redis:
         machine: Any = lambda: QueueMachine(redis)
         run_state_machine_as_test(machine, settings=examples)
+        return redis.scripts_run
