@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rrq.messages import ClaimedJob, WorkerIdentity
 
 
+_LONGEST_WAIT_MS = 3_600_000
+
+
 @dataclass
 class Guard:
     """What the fleet remembers to tell its own death from an outage of Redis."""
@@ -80,6 +83,9 @@ class ModelFleet(ModelQueue):
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         if has_restarted:
             guard.claim_not_before_ms = self.now_ms + self.rules.renewal_ms
+        if guard.reap_not_before_ms > self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS):
+            # A sweep put it off before the clock was set back, to later than any beat.
+            guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         guard.last_beat_ms, guard.server = self.now_ms, self.server
 
     def _follow_clock(self) -> None:

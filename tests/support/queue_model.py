@@ -230,7 +230,8 @@ class ModelQueue:
         return job_id not in self.held.get(holder, ())
 
     def _reserve(self, job: ModelJob, worker_id: str) -> None:
-        if job.reserved_until_ms <= self.now_ms or job.reserved_by == worker_id:
+        is_reserved = self.now_ms < job.reserved_until_ms <= self.now_ms + _RESERVED_MS
+        if not is_reserved or job.reserved_by == worker_id:
             job.reserved_by, job.reserved_until_ms = worker_id, self.now_ms + _RESERVED_MS
 
     def hold(self, job_id: str, worker_id: str, token: str, queue: str, due_ms: float) -> None:

@@ -102,6 +102,7 @@ def describe_stored(stored: Stored) -> dict[str, Any]:
             "to be cancelled": "cancel_requested" in job,
             "suspect": "suspect" in job,
             "crashes": int(job.get("crashes", 0)),
+            "reserved": (job.get("reserved_by", ""), float(job.get("reserved_until_ms", 0))),
             "left ms": stored.jobs_left_ms[job_id],
         }
     return found
@@ -129,6 +130,7 @@ def describe_model(model: ModelFleet) -> dict[str, Any]:
             "to be cancelled": job.is_to_be_cancelled,
             "suspect": job.is_suspect,
             "crashes": job.crashes,
+            "reserved": (job.reserved_by, job.reserved_until_ms),
             "left ms": -1 if job.expires_ms is None else job.expires_ms - model.now_ms,
         }
         if job.queued_in is not None:
