@@ -8,10 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
+from rrq.connection import is_script_failure
 from rrq.job import Job, JobStatus
 from rrq.registry import JobRegistry
 from rrq.scripts import load_script
@@ -223,6 +225,74 @@ async def test_results_made_while_redis_is_away_are_stored_when_it_is_back(
     assert set(runs.effects.values()) == {1}
     await assert_nothing_in_hand(client.job_store)
     await client.close()
+
+
+@pytest.mark.parametrize(
+    ("refuse", "relent"),
+    [
+        # A replica of nobody: port 1 has no listener, so that nothing is copied and nothing is lost.
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+    ],
+    ids=["read-only", "without replicas"],
+)
+async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_job_not_dead_lettered(
+    own_redis: EmbeddedRedis,
+    direct: RRQClient,
+    runs: Runs,
+    caplog: pytest.LogCaptureFixture,
+    refuse: tuple[str, ...],
+    relent: tuple[str, ...],
+) -> None:
+    redis = direct.job_store.redis
+    async with running_worker(quick(own_redis.dsn), runs.registry):
+        jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 3)
+        await eventually(lambda: len(runs.waiting) == 3, 10, "jobs did not start")
+        await redis.execute_command(*refuse)
+        runs.gate.set()
+        # Whatever the worker makes of the refusal, it says so before Redis takes writes again.
+        await eventually(
+            lambda: [record for record in caplog.records if record.name == "rrq.reporter"], 10, "no refusal"
+        )
+        await redis.execute_command(*relent)
+        await all_done(direct.job_store, jobs)
+    assert set(runs.effects.values()) == {1}
+    assert await redis.llen(direct.job_store.keys.dlq_key("default")) == 0
+    await assert_nothing_in_hand(direct.job_store)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        # As Redis 7 words them, then as 6.2 does.
+        ReadOnlyError("You can't write against a read only replica. script: 1f8, on @user_script:1."),
+        OutOfMemoryError(
+            "command not allowed when used memory > 'maxmemory'. script: 1f8, on @user_script:1."
+        ),
+        ResponseError("NOREPLICAS Not enough good replicas to write. script: 1f8, on @user_script:1."),
+        ResponseError(
+            "MISCONF Errors writing to the AOF file: No space left. script: 1f8, on @user_script:1."
+        ),
+        ResponseError(
+            "Error running script (call to f_1f8): @user_script:1: @user_script: 1: "
+            "-READONLY You can't write against a read only replica."
+        ),
+    ],
+    ids=["READONLY", "OOM", "NOREPLICAS", "MISCONF", "READONLY of 6.2"],
+)
+def test_a_server_that_takes_no_writes_for_now_is_no_failure_of_the_script(refusal: ResponseError) -> None:
+    assert not is_script_failure(refusal)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ResponseError("WRONGTYPE Operation against a key. script: 1f8, on @user_script:1."),
+        ResponseError("ERR user_script:1: attempt to index a nil value script: 1f8, on @user_script:1."),
+    ],
+)
+def test_a_script_that_stopped_half_way_is_a_failure_that_would_come_again(failure: ResponseError) -> None:
+    assert is_script_failure(failure)
 
 
 async def test_an_id_enqueued_again_while_it_runs_runs_once_more_and_only_then(

@@ -8,6 +8,7 @@ whether a call whose answer was lost may be repeated is for the caller to know.
 
 import asyncio
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -25,6 +26,7 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -44,9 +46,27 @@ REDIS_ERRORS = (RedisError, OSError)
 LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
+# How Redis begins when it takes no writes for now: demoted, out of memory, unable to persist, without its replicas.
+# Redis 6.2 has it behind a hyphen in the middle of the message.
+_REFUSED_FOR_NOW = re.compile(
+    r"(?:^|-)(READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|LOADING|BUSY|CLUSTERDOWN) "
+)
+
+
 def is_script_failure(error: BaseException) -> bool:
-    """Tell whether a script stopped half-way: sending the same again would end the same way."""
-    return isinstance(error, ResponseError) and "@user_script" in str(error)
+    """Tell whether a script stopped half-way: sending the same again would end the same way.
+
+    Not so when the server takes no writes for now, of which a script is told by its first one.
+    """
+    if not isinstance(error, ResponseError) or "@user_script" not in str(error):
+        return False
+    return not (
+        isinstance(error, ReadOnlyError | OutOfMemoryError) or _REFUSED_FOR_NOW.search(str(error)) is not None
+    )
+
+
+def _is_read_only(error: ResponseError) -> bool:
+    return isinstance(error, ReadOnlyError) or "-READONLY " in str(error)
 
 
 def is_refused_login(error: BaseException) -> bool:
@@ -325,14 +345,15 @@ class Wire:
             # Up to the write itself nothing yields, so answers come in the order of `pending`.
             await link.connection.send_packed_command(packed, check_health=False)
             return await answer
-        except ReadOnlyError:
-            # The server was demoted by a fail-over: the next call asks for the new master.
-            link.close(RedisConnectionError("The server became a replica."))
-            raise
         except MovedError as moved:
             self._moved_to = (moved.host, moved.port)
             link.close(RedisConnectionError("The slot moved to another node."))
             return await self.call(*command, timeout_seconds=timeout_seconds)
+        except ResponseError as refusal:
+            if _is_read_only(refusal):
+                # The server was demoted by a fail-over: the next call asks for the new master.
+                link.close(RedisConnectionError("The server became a replica."))
+            raise
         except LOST_REPLY_ERRORS as lost:
             link.close(lost)
             raise
