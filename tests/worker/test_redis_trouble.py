@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
@@ -227,6 +228,25 @@ async def test_results_made_while_redis_is_away_are_stored_when_it_is_back(
     await client.close()
 
 
+@pytest.mark.parametrize("lease_seconds", [1.5, 3.0, 15.0])
+async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_forgot(
+    settings: RRQSettings, runs: Runs, lease_seconds: float
+) -> None:
+    settings = settings.model_copy(update={"worker_lease_seconds": lease_seconds})
+    async with by_hand(RRQWorker(settings, runs.registry)) as worker:
+        pauses: list[float] = []
+
+        async def note(seconds: float) -> None:
+            pauses.append(seconds)
+
+        worker._pause = note  # type: ignore[method-assign]  # only how long it would wait is of interest
+        for _ in range(200):
+            await worker._weather(RedisConnectionError("away"))
+    # A restarted Redis refuses claims for one renewal, from the first heartbeat of anybody.
+    assert max(pauses) < settings.lease_renewal_seconds
+    assert max(pauses) <= 1.5
+
+
 @pytest.mark.parametrize(
     ("refuse", "relent"),
     [
@@ -244,20 +264,19 @@ async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_j
     refuse: tuple[str, ...],
     relent: tuple[str, ...],
 ) -> None:
-    redis = direct.job_store.redis
     async with running_worker(quick(own_redis.dsn), runs.registry):
         jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 3)
         await eventually(lambda: len(runs.waiting) == 3, 10, "jobs did not start")
-        await redis.execute_command(*refuse)
+        await direct.job_store.wire.call(*refuse)
         runs.gate.set()
         # Whatever the worker makes of the refusal, it says so before Redis takes writes again.
         await eventually(
             lambda: [record for record in caplog.records if record.name == "rrq.reporter"], 10, "no refusal"
         )
-        await redis.execute_command(*relent)
+        await direct.job_store.wire.call(*relent)
         await all_done(direct.job_store, jobs)
     assert set(runs.effects.values()) == {1}
-    assert await redis.llen(direct.job_store.keys.dlq_key("default")) == 0
+    assert await direct.job_store.redis.llen(direct.job_store.keys.dlq_key("default")) == 0
     await assert_nothing_in_hand(direct.job_store)
 
 

@@ -97,8 +97,12 @@ class Reporter:
                     await self._send_apart(batch, str(error))
                     return
                 failures += 1
+                # Back before others may claim what a restarted Redis has forgotten, which is one renewal later.
+                longest_seconds = min(
+                    _LONGEST_RETRY_SECONDS, self._get_store().settings.lease_renewal_seconds / 2
+                )
                 pause_seconds = jittered_delay_seconds(
-                    idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS),
+                    idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, longest_seconds),
                     0.5,
                     random.uniform,
                 )

@@ -300,7 +300,9 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._failing_since = self._failing_since or monotonic()
         self._failures += 1
         logger.warning("claim failed, trying again", extra={"worker_id": self.worker_id, "error": str(error)})
-        pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, _TROUBLE_SECONDS)
+        # After a restart others may claim one renewal later; what Redis forgot is told to it before that.
+        longest_seconds = min(_TROUBLE_SECONDS, self.settings.lease_renewal_seconds / 2)
+        pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, longest_seconds)
         await self._pause(self._calculate_jittered_delay(pause_seconds))
 
     async def _start(self, job: Job, queue_name: str) -> bool:
