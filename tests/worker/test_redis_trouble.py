@@ -13,6 +13,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from proxy import RedisProxy
+from rrq import attempts
 from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
 from rrq.job import Job, JobStatus
@@ -144,6 +145,26 @@ async def test_a_finish_that_a_restart_forgot_is_told_again(
         own_redis.kill()
         own_redis.restart()
         # Redis came back to the moment when all five were running.
+        await all_done(store, jobs)
+    assert set(runs.effects.values()) == {1}
+    await assert_nothing_in_hand(store)
+
+
+async def test_a_finish_that_redis_forgot_is_told_again_however_long_redis_was_away(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "RETENTION_SECONDS", 0.2)
+    store = direct.job_store
+    async with running_worker(quick(own_redis.dsn), runs.registry):
+        jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 5)
+        await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
+        await store.redis.save()
+        runs.gate.set()
+        await all_done(store, jobs)
+        own_redis.kill()
+        # Longer than outcomes are kept for: what counts is when Redis went, not when it is back.
+        await asyncio.sleep(0.6)
+        own_redis.restart()
         await all_done(store, jobs)
     assert set(runs.effects.values()) == {1}
     await assert_nothing_in_hand(store)

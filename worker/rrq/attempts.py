@@ -1,7 +1,8 @@
 """What this process has in hand: one Attempt per claimed job, from claim to acknowledged outcome.
 
 A result stays in hand until Redis has acknowledged it, and a few seconds longer: a restarted Redis
-may have forgotten the last second of what it acknowledged, and then it is sent once more.
+may have forgotten the last second of what it acknowledged, and then it is sent once more, however long
+the restart took.
 """
 
 from collections import deque
@@ -121,6 +122,12 @@ class AttemptBook:
             self._reported_characters -= characters
 
     def recently_reported(self) -> "list[tuple[ClaimedJob, Outcome]]":
-        """Return what was acknowledged within the last seconds."""
-        oldest = monotonic() - RETENTION_SECONDS
+        """Return what was acknowledged last, within a few seconds.
+
+        Seconds before the last acknowledgement, not before now: what Redis forgets lies before its outage,
+        and nobody knows how long that lasts. What it has not forgotten, it takes for already applied.
+        """
+        if not self._reported:
+            return []
+        oldest = self._reported[-1][0] - RETENTION_SECONDS
         return [entry for at, _, batch in self._reported if at >= oldest for entry in batch]
