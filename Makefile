@@ -13,7 +13,7 @@ PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench bench-operator soak images images-test sbom e2e kind-test
+.PHONY: help demo test check static fmt lock bench bench-operator chaos images images-test sbom e2e kind-test
 .PHONY: cluster-build cluster-up cluster-down chart-docs clean
 
 help: ## Show this list
@@ -70,9 +70,10 @@ bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds on
 bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator reacts, and what 1,000 pools cost (10 min)
 	$(BIN)/python bench/reaction.py $(ARGS)
 
-# For instance ARGS="--seconds 600 --seed 7".
-soak: $(VENV)/.ready ## Kill, stop and recycle worker processes and Redis under load, then count (3 min)
-	PYTHONPATH=tests/support $(BIN)/python tests/soak/soak.py $(ARGS)
+# For instance ARGS="--seed 7" (the same faults again), ARGS="--seconds 600 --faults 200", ARGS="--full --seed 7", which
+# takes half an hour and writes docs/reliability.md, or ARGS="--plan" to see what would be done.
+chaos: $(VENV)/.ready ## Make processes, networks, clocks and Redis fail under load, and account for every job (2 min)
+	PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py $(ARGS)
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest

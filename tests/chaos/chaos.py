@@ -1,0 +1,197 @@
+"""`make chaos`: pods and producers under load while processes, networks, clocks and Redis are made to fail.
+
+Every job is entered into a ledger outside Redis. At the end each acknowledged job must have had its effect, every
+attempt that ran again must have a cause among the faults that were really injected, and the times must keep their
+bars. The seed is printed first; the same seed draws the same faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos_config import full_config, short_config
+from chaos_report import show, write_documents, write_json
+from chaos_world import World
+from fault_plan import KINDS, draw_plan
+from injected import MAIN, SENTINEL
+from verdict import Bars, judge
+
+if TYPE_CHECKING:
+    from chaos_config import ChaosConfig
+    from evidence import Evidence
+    from verdict import Report
+
+# A replica is what the part with Sentinel has; a fail-over forgets what only the disk of the old master knows.
+DURABLE_PARTS = {"replica": [SENTINEL], "fsync": [MAIN]}
+OUTAGE_KINDS = sum(kind.is_outage for kind in KINDS)
+WARM_UP_SECONDS = 3.0
+PROGRESS_SECONDS = 5.0
+STILL_MOVING_SECONDS = 30.0
+# Producers that Redis refused for a while need a little longer for the same number of jobs.
+PATIENCE_FACTOR = 1.3
+
+
+async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
+    """Run from the first job to the judgement."""
+    plan = draw_plan(config.seed, config.seconds, config.faults, config.lease_seconds, config.most_outages)
+    world = World(config, folder)
+    progress: asyncio.Task[None] | None = None
+    try:
+        for reason in world.left_out:
+            say(f"left out: {reason}")
+        await world.start()
+        capacity = await world.measure_capacity()
+        say(
+            f"{config.pods + 1} pods are up and do {capacity:.0f} jobs a second; "
+            f"the load is {world.jobs_per_second:.0f} a second, at most half of that"
+        )
+        await world.start_load()
+        progress = asyncio.create_task(_tell_progress(world))
+        await asyncio.sleep(WARM_UP_SECONDS)
+        begun_at = time.monotonic()
+        for fault in plan:
+            await asyncio.sleep(max(0.0, begun_at + fault.at_seconds - time.monotonic()))
+            world.inject(fault)
+        await world.faults_are_over()
+        await _wait_for_load(world, begun_at)
+        await world.end_load()
+        say("no more jobs come in; waiting for the rest to end")
+        await _settle(world)
+        await world.watches_are_over()
+        evidence = await world.gather()
+    finally:
+        if progress is not None:
+            progress.cancel()
+        await world.close()
+    bars = Bars(durable_parts=frozenset(DURABLE_PARTS.get(config.durability, ()))).with_room(config.room)
+    return evidence, judge(evidence, bars)
+
+
+async def _wait_for_load(world: World, begun_at: float) -> None:
+    config = world.config
+    latest_at = begun_at + config.seconds * (PATIENCE_FACTOR if config.jobs else 1.0)
+    while time.monotonic() < latest_at:
+        if config.jobs and world.read_ledgers()[0] >= config.jobs:
+            return
+        await asyncio.sleep(min(1.0, max(0.0, latest_at - time.monotonic())))
+
+
+async def _settle(world: World) -> None:
+    """Wait until nobody has a job left and every poison is where it belongs, or until nothing moves any more."""
+    patient_until = time.monotonic() + world.config.settle_seconds
+    fewest = world.read_ledgers()[1]
+    while time.monotonic() < patient_until:
+        is_at_work = await world.main.has_work() or await world.sentinel.has_work()
+        if not is_at_work and await world.main.has_buried(world.poison()):
+            return
+        await asyncio.sleep(0.5)
+        _, open_jobs = world.read_ledgers()
+        if open_jobs < fewest:
+            # A backlog that a slow machine works off is late, which is judged elsewhere, and not lost.
+            fewest = open_jobs
+            patient_until = max(patient_until, time.monotonic() + STILL_MOVING_SECONDS)
+
+
+async def _tell_progress(world: World) -> None:
+    begun_at = time.monotonic()
+    while True:
+        await asyncio.sleep(PROGRESS_SECONDS)
+        jobs, open_jobs = world.read_ledgers()
+        backlog = world.main.samples[-1].backlog if world.main.samples else None
+        say(
+            f"{time.monotonic() - begun_at:5.0f} s   {jobs:6} jobs, {open_jobs:4} open, "
+            f"{'?' if backlog is None else backlog:>4} waiting   {len(world.faults):3} of {world.config.faults} faults"
+        )
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def parse_arguments(arguments: list[str]) -> tuple[ChaosConfig, argparse.Namespace]:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument(
+        "--full", action="store_true", help="100,000 jobs, 500 faults, the default lease; writes docs"
+    )
+    parser.add_argument("--seed", type=int, help="draw the same faults as an earlier run")
+    parser.add_argument("--seconds", type=float, help="how long the load lasts")
+    parser.add_argument("--jobs", type=int, help="how many jobs the load is, instead of how long it lasts")
+    parser.add_argument("--faults", type=int, help="how many faults to inject")
+    parser.add_argument("--outages", type=int, help="how many of them may take Redis away from everybody")
+    parser.add_argument("--lease", type=float, help="worker_lease_seconds")
+    parser.add_argument("--room", type=float, help="stretch the bars on times by this factor")
+    parser.add_argument(
+        "--durability",
+        choices=["server", "replica", "fsync"],
+        help="what producers wait for, where it can be had",
+    )
+    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--docs", type=Path, help="write reliability.md and img/chaos.svg below this folder")
+    parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
+    given = parser.parse_args(arguments)
+    seed = given.seed if given.seed is not None else random.randrange(1_000_000)
+    config = full_config(seed) if given.full else short_config(seed)
+    if given.full and given.faults is not None:
+        # As many as there would be in the same share of the whole run, and one of each kind at least.
+        config = replace(
+            config, most_outages=max(OUTAGE_KINDS, config.most_outages * given.faults // config.faults)
+        )
+    if given.jobs is not None:
+        config = replace(config, jobs=given.jobs, seconds=given.jobs / config.all_jobs_per_second)
+    options = {
+        "seconds": given.seconds,
+        "faults": given.faults,
+        "most_outages": given.outages,
+        "lease_seconds": given.lease,
+        "room": given.room,
+        "durability": given.durability or None,
+    }
+    return replace(config, **{name: value for name, value in options.items() if value is not None}), given
+
+
+def main() -> int:
+    config, given = parse_arguments(sys.argv[1:])
+    say(
+        f"seed {config.seed}: {config.faults} faults within {config.seconds:.0f} s, lease {config.lease_seconds:g} s"
+    )
+    if given.plan:
+        for fault in draw_plan(
+            config.seed, config.seconds, config.faults, config.lease_seconds, config.most_outages
+        ):
+            say(
+                f"{fault.number:4} {fault.at_seconds:8.1f} s  {fault.kind:34} rank {fault.rank:.2f} size {fault.size:.2f}"
+            )
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="rrq-chaos-"))
+    try:
+        evidence, report = asyncio.run(run(config, folder))
+        say(show(report))
+        if given.json is not None:
+            write_json(given.json, config, evidence, report)
+        documents = given.docs or (
+            Path(__file__).parents[2] / "docs" if given.full and not given.jobs else None
+        )
+        if documents is not None:
+            write_documents(documents, config, evidence, report)
+        if report.violations:
+            kept = Path(tempfile.gettempdir()) / f"rrq-chaos-{config.seed}"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(folder, kept)
+            write_json(kept / "report.json", config, evidence, report)
+            say(f"ledgers and logs of the pods are kept in {kept}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""How large a chaos run is, and what follows from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from chaos_producer import LONGEST_SECONDS, SHORTEST_SECONDS
+
+PROCESSES_PER_POD = 2
+MEAN_JOB_SECONDS = (SHORTEST_SECONDS + LONGEST_SECONDS) / 2
+SENTINEL_JOBS_PER_SECOND = 8.0
+LEGACY_JOBS_PER_SECOND = 6.0
+
+
+@dataclass(frozen=True)
+class ChaosConfig:
+    """One run. `room` stretches the bars on times, for a machine that has other things to do."""
+
+    seed: int
+    seconds: float
+    faults: int
+    most_outages: int
+    lease_seconds: float
+    jobs: int | None = None
+    is_full: bool = False
+    room: float = 1.0
+    durability: str = ""
+    pods: int = 3
+    concurrency: int = 4
+
+    @property
+    def capacity_jobs_per_second(self) -> float:
+        """What the pods can do when nobody bothers them: by their slots, because handlers mostly wait."""
+        return self.pods * PROCESSES_PER_POD * self.concurrency / MEAN_JOB_SECONDS
+
+    @property
+    def jobs_per_second(self) -> float:
+        """Half of that, whoever produces it."""
+        return self.capacity_jobs_per_second / 2
+
+    @property
+    def all_jobs_per_second(self) -> float:
+        return self.jobs_per_second + SENTINEL_JOBS_PER_SECOND
+
+    @property
+    def socket_timeout_seconds(self) -> float:
+        """The default of five seconds is a third of the default lease; so is this one of any other."""
+        return self.lease_seconds / 3
+
+    @property
+    def job_timeout_seconds(self) -> int:
+        """Longer than any fault may keep an innocent job waiting inside its process."""
+        return max(12, round(2 * self.lease_seconds))
+
+    @property
+    def settle_seconds(self) -> float:
+        return 60.0 + 4 * self.lease_seconds
+
+
+def short_config(seed: int) -> ChaosConfig:
+    """What CI runs on every change."""
+    return ChaosConfig(seed, seconds=85.0, faults=40, most_outages=10, lease_seconds=3.0, room=3.0)
+
+
+def full_config(seed: int, jobs: int = 100_000) -> ChaosConfig:
+    """What docs/reliability.md reports: the default lease, and slots for a run of about half an hour."""
+    config = ChaosConfig(
+        seed,
+        seconds=0.0,
+        faults=500,
+        most_outages=20,
+        lease_seconds=15.0,
+        jobs=jobs,
+        is_full=True,
+        concurrency=3,
+    )
+    return replace(config, seconds=jobs / config.all_jobs_per_second)

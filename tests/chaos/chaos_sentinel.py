@@ -1,0 +1,170 @@
+"""The part of a chaos run with Sentinel: a master, a replica that may lag, and a pod that asks who the master is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from chaos_config import SENTINEL_JOBS_PER_SECOND
+from chaos_main import OWN, has_work, open_control
+from chaos_pods import PodPlace
+from chaos_processes import make_producers
+from chaos_redis import ChaosRedis
+from injected import SENTINEL
+from rrq.connection import REDIS_ERRORS
+from rrq.embedded import EmbeddedSentinel
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from chaos_config import ChaosConfig
+    from chaos_processes import SideProcess
+
+MASTER_NAME = "mymaster"
+PATIENCE_SECONDS = 30.0
+# More than the kernel keeps for a receiver that does not read: what the master says after it never arrives.
+FILLER_BYTES = 24 << 20
+
+
+class SentinelPart:
+    """Two servers, of which one is the master, and those who work with it."""
+
+    name = SENTINEL
+
+    def __init__(self, config: ChaosConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = folder / "sentinel"
+        self.folder.mkdir()
+        self.master = ChaosRedis()
+        self.replica = ChaosRedis()
+        self._sentinel: EmbeddedSentinel | None = None
+        self.place: PodPlace | None = None
+        self._producers: SideProcess | None = None
+        self.redis_fault = asyncio.Lock()
+
+    async def start(self) -> None:
+        await self.start_servers()
+        self.place = PodPlace("pod-sentinel", self.dsn, self.folder, self.config, [OWN])
+        self.place.start()
+        await self.place.is_up()
+        self.place.keep()
+
+    async def start_servers(self) -> None:
+        await asyncio.to_thread(self.master.start)
+        self.replica.replica_of = self.master.port
+        await asyncio.to_thread(self.replica.start)
+        self._sentinel = EmbeddedSentinel(self.master, master_name=MASTER_NAME)
+        await asyncio.to_thread(self._sentinel.start)
+        await self.is_replicating()
+
+    @property
+    def dsn(self) -> str:
+        assert self._sentinel is not None
+        return f"redis+sentinel://127.0.0.1:{self._sentinel.port}/{MASTER_NAME}/0"
+
+    async def is_replicating(self) -> None:
+        """Wait until the replica has all that the master has, and Sentinel knows it."""
+        assert self._sentinel is not None
+        sentinel = open_control(self._sentinel.port)
+        replica = open_control(self.replica.port)
+
+        async def is_ready() -> bool:
+            try:
+                about = await replica.info("replication")
+                known = await sentinel.execute_command("SENTINEL", "REPLICAS", MASTER_NAME)
+            except REDIS_ERRORS:
+                return False
+            return about.get("master_link_status") == "up" and any(
+                str(self.replica.port) in str(one) and "s_down" not in str(one) for one in known
+            )
+
+        try:
+            await eventually(is_ready, PATIENCE_SECONDS, "the replica never caught up", interval_seconds=0.1)
+        finally:
+            await sentinel.aclose()
+            await replica.aclose()
+
+    async def start_load(self) -> None:
+        options = {
+            "dsn": self.dsn,
+            "ledger": str(self.folder / "acknowledged"),
+            "rate": SENTINEL_JOBS_PER_SECOND,
+            "producers": 2,
+            "queues": [OWN],
+            "seed": self.config.seed + 1,
+            "socket_timeout_seconds": self.config.socket_timeout_seconds,
+            "job_timeout_seconds": self.config.job_timeout_seconds,
+            "durability": "" if self.config.durability == "fsync" else self.config.durability,
+        }
+        self._producers = make_producers(options, self.folder).start()
+        self._producers.keep()
+
+    async def fail_over(self, lag_seconds: float) -> tuple[float, float, float, float]:
+        """Let the replica fall behind, kill the master, wait for the new one.
+
+        Returns when the lag began, when the master was killed and was dead, and when there was a new one.
+        """
+        lagging_since = time.monotonic()
+        self.replica.pause()
+        try:
+            master = open_control(self.master.port, timeout_seconds=10.0)
+            try:
+                await master.set("chaos:filler", b"x" * FILLER_BYTES)
+                await master.delete("chaos:filler")
+            finally:
+                await master.aclose()
+            await asyncio.sleep(lag_seconds)
+            begun_at = time.monotonic()
+            await asyncio.to_thread(self.master.kill)
+            # Until a moment ago it may have acknowledged something.
+            killed_at = time.monotonic()
+        finally:
+            self.replica.resume()
+        await self._is_master(self.replica)
+        promoted_at = time.monotonic()
+        self.master, self.replica = self.replica, self.master
+        self.master.replica_of, self.replica.replica_of = None, self.master.port
+        await asyncio.to_thread(self.replica.start)
+        await self.is_replicating()
+        return lagging_since, begun_at, killed_at, promoted_at
+
+    async def _is_master(self, server: ChaosRedis) -> None:
+        assert self._sentinel is not None
+        sentinel = open_control(self._sentinel.port)
+
+        async def is_promoted() -> bool:
+            found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME)
+            return int(found[1]) == server.port
+
+        try:
+            await eventually(is_promoted, PATIENCE_SECONDS, "no fail-over", interval_seconds=0.05)
+        finally:
+            await sentinel.aclose()
+
+    async def has_work(self) -> bool:
+        """Whether any job is queued or in hand, as far as the master says."""
+        connection = open_control(self.master.port)
+        try:
+            return await has_work(connection)
+        finally:
+            await connection.aclose()
+
+    async def end_load(self) -> int:
+        if self._producers is None:
+            return 0
+        said = await self._producers.end()
+        return int(said.split()[-1]) if said.split() else 0
+
+    async def end(self) -> list[str]:
+        return await self.place.end() if self.place is not None else []
+
+    async def close(self) -> None:
+        if self._producers is not None:
+            self._producers.kill()
+        if self.place is not None:
+            self.place.kill_everything()
+        for server in (self._sentinel, self.replica, self.master):
+            if server is not None:
+                await asyncio.to_thread(server.stop)

@@ -1,0 +1,223 @@
+"""Everything that runs, and the faults that befall it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import clock_faults
+import failover_faults
+import handler_faults
+import network_faults
+import process_faults
+import redis_faults
+from chaos_clock import NoFakeClock, find_library, remove_traces
+from chaos_ledger import EFFECT, LedgerReader, LedgerWriter
+from chaos_main import OWN, MainPart
+from chaos_producer import LONGEST_SECONDS, SHORTEST_SECONDS
+from chaos_sentinel import SentinelPart
+from evidence import Evidence
+from final_state import read_part_state
+from injected import MAIN, SENTINEL
+from rrq.client import JobRequest, RRQClient
+from rrq.settings import RRQSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
+
+    from chaos_config import ChaosConfig
+    from fault_plan import PlannedFault
+    from injected import Injected
+
+FAULTS: dict[str, Callable[[World, PlannedFault], Awaitable[Injected | None]]] = {
+    **process_faults.FAULTS,
+    **handler_faults.FAULTS,
+    **redis_faults.FAULTS,
+    **network_faults.FAULTS,
+    **clock_faults.FAULTS,
+    **failover_faults.FAULTS,
+}
+CAPACITY_JOBS = 400
+FENCED_MESSAGE = "late outcome refused, the job had been given to another attempt"
+
+
+class World:
+    """Both parts, their ledgers, and what was done to them."""
+
+    def __init__(self, config: ChaosConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.left_out: list[str] = []
+        try:
+            library = find_library()
+        except NoFakeClock as reason:
+            library = None
+            self.left_out.append(f"clock faults: {reason}")
+        self.main = MainPart(config, folder, library)
+        if library is not None and self.main.clock is None:
+            self.left_out.append("clock faults of Redis: every redis-server here is built with jemalloc")
+        self.sentinel = SentinelPart(config, folder)
+        self.acknowledged = LedgerWriter(folder / "acknowledged-faults")
+        self.faults: list[Injected] = []
+        self.missed: list[str] = []
+        self.complaints: list[str] = []
+        self.refused = 0
+        self.capacity = config.capacity_jobs_per_second
+        self._watches: set[asyncio.Task[None]] = set()
+        self._injections: set[asyncio.Task[None]] = set()
+        self._ledgers = [LedgerReader(folder / "ledger"), LedgerReader(folder / "sentinel" / "ledger")]
+        self._readers = {
+            MAIN: [LedgerReader(folder / f"acknowledged-{who}") for who in ("main", "legacy", "faults")],
+            SENTINEL: [LedgerReader(folder / "sentinel" / "acknowledged")],
+        }
+        self._acknowledged: dict[str, dict[str, float]] = {MAIN: {}, SENTINEL: {}}
+        self._effects: set[str] = set()
+        self._open: set[str] = set()
+        self.load_begun_at = self.load_ended_at = 0.0
+
+    # Running
+
+    async def start(self) -> None:
+        await asyncio.gather(self.main.start(), self.sentinel.start())
+        settings = RRQSettings(
+            redis_dsn=self.main.server.dsn,
+            redis_socket_timeout_seconds=self.config.socket_timeout_seconds,
+            default_job_timeout_seconds=self.config.job_timeout_seconds,
+        )
+        self.client = RRQClient(settings)
+
+    async def measure_capacity(self) -> float:
+        """Return how many jobs a second the pods do when nothing else is asked of them or of the machine."""
+        requests = [
+            JobRequest("note", (seconds,), queue_name=OWN)
+            for seconds in (SHORTEST_SECONDS, LONGEST_SECONDS) * (CAPACITY_JOBS // 2)
+        ]
+        begun_at = time.monotonic()
+        await self.client.enqueue_many(requests)
+        while len(self._effects) < CAPACITY_JOBS:
+            await asyncio.sleep(0.02)
+            self.read_ledgers()
+        # At the end slots stand empty for want of jobs, for half of a long one on average.
+        self.capacity = CAPACITY_JOBS / max(0.1, time.monotonic() - begun_at - LONGEST_SECONDS / 2)
+        return self.capacity
+
+    @property
+    def jobs_per_second(self) -> float:
+        """Half of what the pods can do here and now, and never more than half of what their slots allow."""
+        return min(self.config.jobs_per_second, self.capacity / 2)
+
+    async def start_load(self) -> None:
+        self.load_begun_at = time.monotonic()
+        await self.main.start_load(self.jobs_per_second)
+        await self.sentinel.start_load()
+        if self.main.legacy_missing:
+            self.left_out.append(f"RRQ 0.7.1: {self.main.legacy_missing}")
+
+    async def end_load(self) -> None:
+        self.refused = sum(await asyncio.gather(self.main.end_load(), self.sentinel.end_load()))
+        self.load_ended_at = time.monotonic()
+
+    def inject(self, fault: PlannedFault) -> None:
+        """Begin a fault; it goes on beside whatever else there is."""
+        task = asyncio.create_task(self._inject(fault), name=f"fault {fault.number} {fault.kind}")
+        self._injections.add(task)
+        task.add_done_callback(self._injections.discard)
+
+    async def _inject(self, fault: PlannedFault) -> None:
+        try:
+            injected = await FAULTS[fault.kind](self, fault)
+        # Whatever goes wrong here is told in the report; the run goes on and everything is cleaned up.
+        except Exception as error:  # noqa: BLE001
+            self.complaints.append(f"fault {fault.number} ({fault.kind}) could not be injected: {error!r}")
+            return
+        if injected is None:
+            self.missed.append(fault.kind)
+        else:
+            self.faults.append(injected)
+
+    def watch(self, observation: Coroutine[None, None, None]) -> None:
+        """Let something be measured in the background."""
+        task = asyncio.create_task(observation)
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    async def faults_are_over(self) -> None:
+        while self._injections:
+            await asyncio.wait(self._injections)
+
+    async def watches_are_over(self) -> None:
+        while self._watches:
+            await asyncio.wait(self._watches)
+
+    # Looking
+
+    def read_ledgers(self) -> tuple[int, int]:
+        """Return how many jobs are acknowledged, and how many of those had no effect yet."""
+        for ledger in self._ledgers:
+            self._effects.update(entry.job_id for entry in ledger.read_on() if entry.event == EFFECT)
+        for part, readers in self._readers.items():
+            for reader in readers:
+                new = {entry.job_id: entry.at for entry in reader.read_on()}
+                self._acknowledged[part].update(new)
+                self._open.update(new)
+        # Only what was open is looked at: this is called in the loop that the networks of the pods run in.
+        self._open -= self._effects
+        return sum(map(len, self._acknowledged.values())), len(self._open)
+
+    def poison(self) -> set[str]:
+        return {job_id for fault in self.faults for job_id in fault.poison}
+
+    async def gather(self) -> Evidence:
+        """Stop everything in order and return what there is to judge."""
+        self.read_ledgers()
+        acknowledged = self._acknowledged
+        states = {
+            MAIN: await read_part_state(self.main.server.port, acknowledged[MAIN]),
+            SENTINEL: await read_part_state(self.sentinel.master.port, acknowledged[SENTINEL]),
+        }
+        self.complaints += await self.main.end()
+        self.complaints += await self.sentinel.end()
+        self.read_ledgers()
+        places = [*self.main.places, *([self.sentinel.place] if self.sentinel.place else [])]
+        return Evidence(
+            acknowledged,
+            sorted((entry for ledger in self._ledgers for entry in ledger.entries), key=lambda one: one.at),
+            sorted(self.faults, key=lambda one: one.begun_at),
+            states,
+            legacy_pids=frozenset(self.main.legacy_worker_pids),
+            pids_by_part={
+                MAIN: frozenset(pid for place in self.main.places for pid in place.every_process),
+                SENTINEL: frozenset(self.sentinel.place.every_process if self.sentinel.place else ()),
+            },
+            due_again=self.main.due_again,
+            samples=self.main.samples,
+            fenced=sum(place.count_logged(FENCED_MESSAGE) for place in places),
+            refused=self.refused,
+            legacy_restarts=sum(process.restarts for process in self.main.legacy),
+            load_begun_at=self.load_begun_at,
+            load_ended_at=self.load_ended_at,
+            jobs_per_second=self.jobs_per_second,
+            lease_seconds=self.config.lease_seconds,
+            complaints=self.complaints,
+            left_out=[
+                *self.left_out,
+                *(
+                    f"{kind}, {times} times: there was nobody to hit"
+                    for kind, times in Counter(self.missed).items()
+                ),
+            ],
+        )
+
+    async def close(self) -> None:
+        """Leave nothing behind, whatever happened before."""
+        for task in (*self._watches, *self._injections):
+            task.cancel()
+        if hasattr(self, "client"):
+            await self.client.close()
+        await self.main.close()
+        await self.sentinel.close()
+        self.acknowledged.close()
+        remove_traces()

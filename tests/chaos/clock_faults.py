@@ -1,0 +1,53 @@
+"""Faults of wall clocks: somebody sets the time of a pod or of Redis."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from injected import MAIN, Injected
+
+if TYPE_CHECKING:
+    from chaos_world import World
+    from fault_plan import PlannedFault
+
+A_DAY_SECONDS = 86_400.0
+
+
+async def jump_pod(world: World, fault: PlannedFault) -> Injected | None:
+    """By up to a day, either way: no decision about jobs may use the clock of a worker."""
+    places = [place for place in world.main.places if place.clock is not None]
+    if not places:
+        return None
+    place = places[fault.pick(len(places))]
+    assert place.clock is not None
+    begun_at = time.monotonic()
+    place.clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic())
+
+
+async def jump_redis_forward(world: World, fault: PlannedFault) -> Injected | None:
+    """By more than a lease: all of them seem to have ended at once."""
+    return _jump_redis(world, fault, fault.between(1.5, 10.0) * world.config.lease_seconds)
+
+
+async def jump_redis_back(world: World, fault: PlannedFault) -> Injected | None:
+    """By a little: what was due before the jump is due again that much later."""
+    return _jump_redis(world, fault, -fault.between(0.5, 3.0))
+
+
+def _jump_redis(world: World, fault: PlannedFault, seconds: float) -> Injected | None:
+    if world.main.clock is None:
+        return None
+    begun_at = time.monotonic()
+    world.main.clock.jump(seconds)
+    # Until everybody has renewed under the new time.
+    ended_at = time.monotonic() + max(0.0, -seconds)
+    return Injected(fault.number, fault.kind, MAIN, begun_at, ended_at)
+
+
+FAULTS = {
+    "clock of a pod jumps": jump_pod,
+    "clock of Redis jumps forward": jump_redis_forward,
+    "clock of Redis jumps back": jump_redis_back,
+}

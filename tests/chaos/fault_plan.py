@@ -1,0 +1,140 @@
+"""Which faults a run injects, when and to whom: drawn from the seed alone, so that a run can be had again.
+
+Pure. What a kind of fault really does is in `*_faults.py`; a plan names it, its moment, its victim (a rank among
+those who are there then) and its size (a share of what the kind allows).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+EARLY_SHARE = 0.45
+WHOLE_RUN = 1.0
+# Places in the order stand for moments; quiet spells after heavy faults move what comes behind them.
+EARLIER = 0.8
+
+
+class PlanDoesNotFit(ValueError):
+    """More faults were asked for than the time has room for."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to fail.
+
+    `is_outage`       for everybody who uses that Redis, and therefore capped
+    `busy_leases`     how long nothing else begins after it, in leases, and
+    `busy_seconds`    in seconds on top: what heavy faults do is judged before the next one blurs it
+    `latest_share`    of the run after which it is not begun, for what takes long to show
+    """
+
+    name: str
+    family: str
+    weight: int = 2
+    is_outage: bool = False
+    busy_leases: float = 0.0
+    busy_seconds: float = 0.3
+    latest_share: float = WHOLE_RUN
+
+
+# Weights are chosen so that faults which keep a process away for longer than a lease are rare enough: at half load a
+# fleet can spare half of itself, and what is to be judged is the backlog of one fault, not of a dozen.
+KINDS: tuple[Kind, ...] = (
+    Kind("child killed", "process", weight=40),
+    Kind("supervisor killed", "process", weight=6, busy_seconds=1.0),
+    Kind("pod killed", "process", weight=6, busy_seconds=1.5),
+    Kind("child stopped past its lease", "process", weight=4),
+    Kind("child stopped within its lease", "process", weight=8),
+    Kind("handler exits", "handler", weight=5, latest_share=EARLY_SHARE + 0.2),
+    Kind("handler exhausts memory", "handler", weight=4, latest_share=EARLY_SHARE + 0.2),
+    Kind("handler blocks the loop", "handler", weight=2),
+    Kind("handler hangs", "handler", weight=1, latest_share=EARLY_SHARE),
+    Kind("handler ignores cancellation", "handler", weight=2, latest_share=EARLY_SHARE),
+    Kind("connections killed", "redis", weight=10),
+    Kind("scripts flushed", "redis", weight=10),
+    Kind("Redis shut down", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
+    Kind("Redis killed", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
+    Kind("Redis paused past the lease", "redis", is_outage=True, busy_leases=2.6, busy_seconds=1.0),
+    Kind("Redis read-only", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
+    Kind("Redis loading", "redis", is_outage=True, busy_leases=0.4, busy_seconds=4.0),
+    Kind("Redis out of memory", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.0),
+    Kind("network slow", "network", weight=8),
+    Kind("network cut", "network", weight=8),
+    Kind("replies cut", "network", weight=12),
+    Kind("network silent within the lease", "network", weight=4),
+    Kind("network silent past the lease", "network", weight=1),
+    Kind("clock of a pod jumps", "clock", weight=6),
+    Kind("clock of Redis jumps forward", "clock", weight=2, busy_seconds=1.0),
+    Kind("clock of Redis jumps back", "clock", weight=2, busy_seconds=1.5),
+    Kind("fail-over", "fail-over", is_outage=True),
+)
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """One fault to come. `rank` and `size` lie in [0, 1)."""
+
+    number: int
+    at_seconds: float
+    kind: str
+    rank: float
+    size: float
+
+    def pick(self, count: int) -> int:
+        """Return which of `count` victims is meant."""
+        return min(count - 1, int(self.rank * count))
+
+    def between(self, least: float, most: float) -> float:
+        """Return the size within the bounds of the kind."""
+        return least + (most - least) * self.size
+
+
+def draw_plan(
+    seed: int, seconds: float, faults: int, lease_seconds: float, most_outages: int
+) -> list[PlannedFault]:
+    """Return the faults of a run in the order of their moments.
+
+    Every kind comes at least once where there is room for all of them; outages never exceed their cap.
+    """
+    draw = random.Random(seed)
+    kinds = _order(_draw_kinds(draw, faults, most_outages), draw)
+    busy = [kind.busy_seconds + kind.busy_leases * lease_seconds for kind in kinds]
+    spare = seconds - sum(busy)
+    if spare < 0:
+        raise PlanDoesNotFit(
+            f"{faults} faults need {sum(busy):.0f} s to be told apart, and the load lasts {seconds:.0f} s. "
+            "Ask for fewer faults or a longer run."
+        )
+    pauses = sorted(draw.uniform(0, spare) for _ in kinds)
+    planned, busy_before = [], 0.0
+    for number, (kind, pause, busy_seconds) in enumerate(zip(kinds, pauses, busy, strict=True), 1):
+        at = round(busy_before + pause, 3)
+        planned.append(PlannedFault(number, at, kind.name, round(draw.random(), 6), round(draw.random(), 6)))
+        busy_before += busy_seconds
+    return planned
+
+
+def _draw_kinds(draw: random.Random, faults: int, most_outages: int) -> list[Kind]:
+    outages = [kind for kind in KINDS if kind.is_outage]
+    others = [kind for kind in KINDS if not kind.is_outage]
+    # Each at least once where there is room: at most a quarter are outages, or they would be all there is.
+    outage_count = min(most_outages, faults // 4)
+    chosen = draw.sample(outages, min(outage_count, len(outages)))
+    chosen += draw.choices(outages, k=max(0, outage_count - len(chosen)))
+    once = draw.sample(others, min(len(others), faults - len(chosen)))
+    rest = faults - len(chosen) - len(once)
+    return [*chosen, *once, *draw.choices(others, [kind.weight for kind in others], k=rest)]
+
+
+def _order(kinds: list[Kind], draw: random.Random) -> list[Kind]:
+    """Shuffle, with whatever takes long to show in its share of the run."""
+    late_enough = [kind for kind in kinds if kind.latest_share == WHOLE_RUN]
+    draw.shuffle(late_enough)
+    early = [kind for kind in kinds if kind.latest_share < WHOLE_RUN]
+    draw.shuffle(early)
+    ordered = late_enough
+    for kind in early:
+        ordered.insert(draw.randrange(1 + int(len(ordered) * kind.latest_share * EARLIER)), kind)
+    return ordered

@@ -1,0 +1,107 @@
+"""Faults inside handlers: jobs that do their worst to the process that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from chaos_ledger import ACKNOWLEDGED
+from chaos_main import OWN
+from injected import MAIN, Injected
+from rrq.connection import REDIS_ERRORS
+from rrq.exc import RRQError
+
+if TYPE_CHECKING:
+    from chaos_world import World
+    from fault_plan import PlannedFault
+
+# Longer than the lease: whoever takes a busy loop for a dead process shows it here.
+BLOCK_LEASES = 1.3
+HANG_SECONDS = 90.0
+HANG_TIMEOUT_SECONDS = 3
+CANCEL_TIMEOUT_SECONDS = 2
+# Of a fifth of a second: past its timeout, and past the time that a cancelled handler has to clean up.
+IGNORE_TURNS = 80
+SEND_PATIENCE_SECONDS = 30.0
+
+
+async def exit_process(world: World, fault: PlannedFault) -> Injected | None:
+    return await _poison(world, fault, "exit_process", ends_process=True)
+
+
+async def exhaust_memory(world: World, fault: PlannedFault) -> Injected | None:
+    return await _poison(world, fault, "exhaust_memory", ends_process=True)
+
+
+async def hang(world: World, fault: PlannedFault) -> Injected | None:
+    """Killed by its supervisor each time, once every job beside it is past its deadline too."""
+    return await _poison(
+        world, fault, "hang", HANG_SECONDS, ends_process=True, _job_timeout_seconds=HANG_TIMEOUT_SECONDS
+    )
+
+
+async def ignore_cancellation(world: World, fault: PlannedFault) -> Injected | None:
+    """Runs past its timeout, which ends the job; the process goes on."""
+    return await _poison(
+        world,
+        fault,
+        "ignore_cancellation",
+        IGNORE_TURNS,
+        ends_process=False,
+        _job_timeout_seconds=CANCEL_TIMEOUT_SECONDS,
+    )
+
+
+async def block_loop(world: World, fault: PlannedFault) -> Injected | None:
+    """No poison: it comes back before any deadline, and nobody's job may have been given away."""
+    begun_at = time.monotonic()
+    seconds = BLOCK_LEASES * world.config.lease_seconds
+    job_id = await _send(world, "block_loop", seconds)
+    if job_id is None:
+        return None
+    world.acknowledged.record(ACKNOWLEDGED, job_id)
+    await asyncio.sleep(seconds)
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), jobs=(job_id,))
+
+
+async def _poison(
+    world: World, fault: PlannedFault, function: str, *args: Any, ends_process: bool, **options: Any
+) -> Injected | None:
+    begun_at = time.monotonic()
+    job_id = await _send(world, function, *args, **options)
+    if job_id is None:
+        return None
+    return Injected(
+        fault.number,
+        fault.kind,
+        MAIN,
+        begun_at,
+        time.monotonic(),
+        jobs=(job_id,),
+        cuts=ends_process,
+        poison=(job_id,),
+    )
+
+
+async def _send(world: World, function: str, *args: Any, **options: Any) -> str | None:
+    """Enqueue through trouble: a fault that could not be placed would show nothing."""
+    deadline = time.monotonic() + SEND_PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            job = await world.client.enqueue(function, *args, _queue_name=OWN, **options)
+        except (RRQError, *REDIS_ERRORS):
+            await asyncio.sleep(0.2)
+            continue
+        assert job is not None
+        return job.id
+    return None
+
+
+FAULTS = {
+    "handler exits": exit_process,
+    "handler exhausts memory": exhaust_memory,
+    "handler blocks the loop": block_loop,
+    "handler hangs": hang,
+    "handler ignores cancellation": ignore_cancellation,
+}

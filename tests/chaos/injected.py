@@ -1,0 +1,55 @@
+"""What was really done to whom, as the judge reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAIN = "main"
+SENTINEL = "sentinel"
+
+
+@dataclass(frozen=True)
+class Injected:
+    """One fault, in monotonic time.
+
+    `pids`          the processes it hit
+    `jobs`          these jobs are the fault: whichever process starts one of them is hit, each time
+    `cuts`          the attempts in hand of those processes may run again because of it
+    `cuts_from`     not before this moment, for a fault that leaves attempts some time to end
+    `is_outage`     everybody of that part was without Redis
+    `disturbs_all`  everybody lost a connection, and perhaps an answer
+    `loses`         Redis itself may have lost what it acknowledged between these two moments
+    `poison`        these jobs have to end among the dead letters
+    """
+
+    number: int
+    kind: str
+    part: str
+    begun_at: float
+    ended_at: float
+    pids: tuple[int, ...] = ()
+    jobs: tuple[str, ...] = ()
+    cuts: bool = False
+    cuts_from: float | None = None
+    is_outage: bool = False
+    disturbs_all: bool = False
+    loses: tuple[float, float] | None = None
+    poison: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DueAgain:
+    """How long the jobs of a dead process waited until others could claim them."""
+
+    kind: str
+    begun_at: float
+    seconds: float | None
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Jobs of the main part that were due and waited, at one moment; None when Redis gave no answer."""
+
+    at: float
+    backlog: int | None

@@ -1,0 +1,171 @@
+"""Faults of Redis itself: away, silent, refusing, or forgetful of what it may forget."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from injected import MAIN, Injected
+from rrq.connection import REDIS_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from chaos_main import MainPart
+    from chaos_world import World
+    from fault_plan import PlannedFault
+
+PAUSE_LEASES = 1.3
+# What an append-only file that is fsynced every second may not have on disk when its server dies.
+MOST_LOST_SECONDS = 2.0
+LOADING_SECONDS = 2.0
+# While it loads, Redis looks at its clients once every 2 MB: with less it would be silent instead of saying LOADING.
+FILLER_KEYS, FILLER_BYTES = 200, 64 * 1024
+REWRITE_PATIENCE_SECONDS = 20.0
+# Nobody listens on port 1: a replica of it has no master to copy, and keeps all that it has.
+NOBODY = ("127.0.0.1", "1")
+
+
+async def kill_connections(world: World, fault: PlannedFault) -> Injected | None:
+    begun_at = time.monotonic()
+    try:
+        await world.main.patient.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    except REDIS_ERRORS:
+        return None
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), disturbs_all=True)
+
+
+async def flush_scripts(world: World, fault: PlannedFault) -> Injected | None:
+    begun_at = time.monotonic()
+    try:
+        await world.main.patient.script_flush()
+    except REDIS_ERRORS:
+        return None
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic())
+
+
+async def shut_down(world: World, fault: PlannedFault) -> Injected | None:
+    async def restart(main: MainPart) -> None:
+        # SIGTERM is SHUTDOWN by another name: what is in memory is written before it ends.
+        server = main.server
+        await asyncio.to_thread(server._end_gently)
+        await asyncio.sleep(fault.between(0.1, 1.5))
+        await asyncio.to_thread(server.start)
+
+    return await _outage(world, fault, restart)
+
+
+async def kill(world: World, fault: PlannedFault) -> Injected | None:
+    killed_at = 0.0
+
+    async def kill_and_start(main: MainPart) -> None:
+        nonlocal killed_at
+        await asyncio.to_thread(main.server.kill)
+        # By now it is dead; until a moment ago it may have acknowledged something.
+        killed_at = time.monotonic()
+        await asyncio.sleep(fault.between(0.1, 1.5))
+        await asyncio.to_thread(main.server.start)
+
+    injected = await _outage(world, fault, kill_and_start)
+    return replace(injected, loses=(injected.begun_at - MOST_LOST_SECONDS, killed_at))
+
+
+async def pause(world: World, fault: PlannedFault) -> Injected | None:
+    async def stop_and_go_on(main: MainPart) -> None:
+        pid = main.server.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(PAUSE_LEASES * world.config.lease_seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    return await _outage(world, fault, stop_and_go_on)
+
+
+async def make_read_only(world: World, fault: PlannedFault) -> Injected | None:
+    async def demote_and_promote(main: MainPart) -> None:
+        await main.patient.execute_command("REPLICAOF", *NOBODY)
+        try:
+            await asyncio.sleep(fault.between(1.0, 2.5))
+        finally:
+            await main.patient.execute_command("REPLICAOF", "NO", "ONE")
+
+    return await _outage(world, fault, demote_and_promote)
+
+
+async def load_slowly(world: World, fault: PlannedFault) -> Injected | None:
+    async def rewrite_and_restart(main: MainPart) -> None:
+        main.server.slow_load = (LOADING_SECONDS, await main.patient.dbsize())
+        await asyncio.to_thread(main.server._end_gently)
+        try:
+            await asyncio.to_thread(main.server.start)
+        finally:
+            main.server.slow_load = None
+        await main.patient.delete(*filler)
+
+    # Random, because Redis would compress anything else.
+    filler = {f"chaos:filler:{number}": os.urandom(FILLER_BYTES) for number in range(FILLER_KEYS)}
+    async with world.main.redis_fault:
+        await world.main.patient.mset(filler)
+        await _rewrite(world.main)
+        return await _outage(world, fault, rewrite_and_restart, is_held=True)
+
+
+async def _rewrite(main: MainPart) -> None:
+    """Have the file begin with a dump: that is what loading can be slowed down for."""
+    await main.patient.bgrewriteaof()
+    deadline = time.monotonic() + REWRITE_PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        about = await main.patient.info("persistence")
+        if not about["aof_rewrite_in_progress"] and not about["aof_rewrite_scheduled"]:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def fill_memory(world: World, fault: PlannedFault) -> Injected | None:
+    async def limit_and_lift(main: MainPart) -> None:
+        await main.patient.config_set("maxmemory", "1")
+        try:
+            await asyncio.sleep(fault.between(1.0, 2.0))
+        finally:
+            await main.patient.config_set("maxmemory", "0")
+
+    return await _outage(world, fault, limit_and_lift)
+
+
+async def _outage(
+    world: World,
+    fault: PlannedFault,
+    action: Callable[[MainPart], Awaitable[None]],
+    *,
+    is_held: bool = False,
+) -> Injected:
+    if not is_held:
+        async with world.main.redis_fault:
+            return await _outage(world, fault, action, is_held=True)
+    begun_at = time.monotonic()
+    await action(world.main)
+    return Injected(
+        fault.number,
+        fault.kind,
+        MAIN,
+        begun_at,
+        time.monotonic(),
+        is_outage=True,
+    )
+
+
+FAULTS = {
+    "connections killed": kill_connections,
+    "scripts flushed": flush_scripts,
+    "Redis shut down": shut_down,
+    "Redis killed": kill,
+    "Redis paused past the lease": pause,
+    "Redis read-only": make_read_only,
+    "Redis loading": load_slowly,
+    "Redis out of memory": fill_memory,
+}

@@ -1,0 +1,139 @@
+"""Why a job was started again: by a fault that really cut the attempt before, or for no reason that we know.
+
+Pure. A rerun is explained only by a fault that hit the very process that ran the attempt, while it ran or while its
+outcome could not yet be stored. Told apart from those is what Redis itself forgot: the attempt had ended within the
+last moments before a crash or a fail-over, and its worker was not back in time to say so again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING
+
+from chaos_ledger import EFFECT, RAISED, STARTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chaos_ledger import Entry
+    from evidence import Evidence
+    from injected import Injected
+
+# An outcome is on its way for a few milliseconds; a busy machine gets room, and a fault after that explains nothing.
+REPORT_SECONDS = 3.0
+# A process with a bad job in hand ends within this; one that hangs is ended by others, which takes its time.
+DEADLY_SECONDS = 120.0
+# After an outage: until everybody has connected again and sent what had gathered.
+RECONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """An attempt and the one after it.
+
+    `cause`         the fault that cut it
+    `is_forgotten`  nothing cut it: it had ended, and Redis lost the outcome that it may have acknowledged
+    """
+
+    job_id: str
+    cut: Entry
+    successor: Entry
+    cause: Injected | None
+    is_legacy: bool = False
+    had_effect: bool = False
+    is_forgotten: bool = False
+
+
+class Hits:
+    """Which faults hit which process, and when a process could not tell Redis how its jobs had ended."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._by_pid: dict[int, list[Injected]] = defaultdict(list)
+        self._outages = [fault for fault in evidence.faults if fault.is_outage or fault.disturbs_all]
+        for fault in evidence.faults:
+            for pid in fault.pids:
+                self._by_pid[pid].append(fault)
+        self._pids_by_part = evidence.pids_by_part
+        self._add_jobs(evidence)
+
+    def _add_jobs(self, evidence: Evidence) -> None:
+        """Whom a bad job hits is known from its starts: each of them is a hit of its own."""
+        bad = {job_id: fault for fault in evidence.faults for job_id in fault.jobs}
+        ends = {
+            (entry.job_id, entry.pid): entry.at
+            for entry in evidence.ledger
+            if entry.event == EFFECT and entry.job_id in bad
+        }
+        for entry in evidence.ledger:
+            if entry.event == STARTED and entry.job_id in bad:
+                ended_at = ends.get((entry.job_id, entry.pid), entry.at + DEADLY_SECONDS)
+                hit = replace(bad[entry.job_id], pids=(entry.pid,), begun_at=entry.at, ended_at=ended_at)
+                self._by_pid[entry.pid].append(hit)
+
+    def find_cause(self, cut: Entry, successor: Entry, effect: Entry | None) -> Injected | None:
+        """Return the fault that cut the attempt, before its successor and before Redis knew its outcome."""
+        known_by = inf if effect is None else self._reported_by(cut.pid, effect.at)
+        for fault in self._by_pid.get(cut.pid, ()):
+            cuts_from = fault.begun_at if fault.cuts_from is None else fault.cuts_from
+            if fault.cuts and cuts_from <= min(successor.at, known_by) and fault.ended_at >= cut.at:
+                return fault
+        return None
+
+    def is_forgotten(self, successor: Entry, effect: Entry | None) -> bool:
+        """Tell whether the end of the attempt lies in what Redis itself lost, before the job was run again."""
+        return effect is not None and any(
+            fault.loses is not None
+            and fault.loses[0] <= effect.at <= fault.loses[1] <= successor.at
+            and effect.pid in self._pids_by_part.get(fault.part, ())
+            for fault in self._outages
+        )
+
+    def _reported_by(self, pid: int, at: float) -> float:
+        """Return the moment until which an outcome of `at` may have been unknown to Redis."""
+        until = at + REPORT_SECONDS
+        troubles = [*self._outages, *self._by_pid.get(pid, ())]
+        while True:
+            ends = [
+                fault.ended_at + RECONNECT_SECONDS
+                for fault in troubles
+                if fault.begun_at <= until < fault.ended_at + RECONNECT_SECONDS
+            ]
+            if not ends:
+                return until
+            until = max(ends)
+
+
+def find_reruns(evidence: Evidence) -> Iterator[Rerun]:
+    """Yield every start that was not the first and that no orderly retry explains."""
+    hits = Hits(evidence)
+    by_job: dict[str, list[Entry]] = defaultdict(list)
+    for entry in evidence.ledger:
+        by_job[entry.job_id].append(entry)
+    for job_id, entries in by_job.items():
+        starts = [entry for entry in entries if entry.event == STARTED]
+        for cut, successor in pairwise(starts):
+            if _ended(RAISED, cut, entries):
+                continue
+            effect = _ended(EFFECT, cut, entries)
+            is_legacy = bool({cut.pid, successor.pid} & evidence.legacy_pids)
+            yield Rerun(
+                job_id,
+                cut,
+                successor,
+                hits.find_cause(cut, successor, effect),
+                is_legacy,
+                effect is not None,
+                hits.is_forgotten(successor, effect),
+            )
+
+
+def _ended(event: str, start: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """Return what the attempt that began with `start` recorded at its end."""
+    for entry in entries[bisect_left(entries, start.at, key=lambda one: one.at) :]:
+        if entry.event == event and entry.pid == start.pid and entry.attempt == start.attempt:
+            return entry
+    return None

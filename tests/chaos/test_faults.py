@@ -1,0 +1,206 @@
+"""Faults do what they claim: Redis really refuses, forgets, loads or says nothing, and is itself again afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+import chaos_world
+import redis_faults
+from chaos_clock import FakeClock, NoFakeClock, find_library
+from chaos_config import ChaosConfig
+from chaos_main import MainPart, open_control
+from chaos_redis import ChaosRedis, find_server_for_fake_clock
+from chaos_sentinel import SentinelPart
+from fault_plan import KINDS, PlannedFault
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from injected import Injected
+
+CONFIG = ChaosConfig(1, 10.0, 1, 1, lease_seconds=1.5, pods=0)
+KEY, VALUE = "chaos:kept", b"value"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[Any]:
+    """A main part without pods: its Redis, with one key that every fault has to leave alone."""
+    main = MainPart(CONFIG, tmp_path, None)
+    try:
+        await main.start()
+        await main.control.set(KEY, VALUE)
+        yield SimpleNamespace(main=main, config=CONFIG)
+    finally:
+        await main.close()
+
+
+def fault(kind: str) -> PlannedFault:
+    return PlannedFault(1, 0.0, kind, rank=0.5, size=0.5)
+
+
+async def inject(world: Any, kind: str, error: type[Exception], *command: str) -> Injected:
+    """Inject a fault and wait until the command fails as it should; returns what was injected."""
+    task: asyncio.Future[Injected | None] = asyncio.ensure_future(
+        chaos_world.FAULTS[kind](world, fault(kind))
+    )
+    probe = open_control(world.main.server.port, timeout_seconds=0.3)
+
+    async def fails() -> bool:
+        if task.done():
+            # It failed to be injected, or was over before anybody had noticed.
+            raise AssertionError(f"{kind}: {task.result()}")
+        try:
+            await probe.execute_command(*command)
+        except error:
+            return True
+        except (RedisConnectionError, RedisTimeoutError):
+            return False
+        return False
+
+    try:
+        await eventually(fails, 20.0, f"{kind} was never seen", interval_seconds=0.005)
+        injected = await task
+    finally:
+        task.cancel()
+        await probe.aclose()
+    assert injected is not None
+    assert injected.is_outage
+    # Everything is as before: what was there is there, and writes are taken.
+    assert await world.main.control.get(KEY) == VALUE
+    assert await world.main.control.set("chaos:after", "1")
+    return injected
+
+
+def test_every_kind_that_a_plan_may_draw_can_be_injected() -> None:
+    assert set(chaos_world.FAULTS) == {kind.name for kind in KINDS}
+
+
+async def test_a_read_only_redis_refuses_writes_and_keeps_what_it_has(world: Any) -> None:
+    await inject(world, "Redis read-only", ReadOnlyError, "SET", "chaos:x", "1")
+
+
+async def test_a_redis_out_of_memory_refuses_what_needs_more_of_it(world: Any) -> None:
+    await inject(world, "Redis out of memory", OutOfMemoryError, "SET", "chaos:x", "1")
+
+
+@pytest.mark.slow
+async def test_a_loading_redis_says_so_and_has_everything_afterwards(world: Any) -> None:
+    await inject(world, "Redis loading", BusyLoadingError, "GET", KEY)
+    assert not [key async for key in world.main.control.scan_iter("chaos:filler:*")]
+
+
+@pytest.mark.parametrize("kind", ["Redis shut down", "Redis killed"])
+async def test_a_redis_that_ended_is_back_with_its_data_on_the_same_port(world: Any, kind: str) -> None:
+    pid = world.main.server.pid
+    injected = await inject(world, kind, RedisConnectionError, "PING")
+    assert world.main.server.pid != pid
+    # Only a killed one may have lost something, and the judge is told since when.
+    assert (injected.loses is not None) == (kind == "Redis killed")
+
+
+async def test_a_paused_redis_gives_no_answer_for_longer_than_a_lease(world: Any) -> None:
+    injected = await inject(world, "Redis paused past the lease", RedisTimeoutError, "PING")
+    assert injected.ended_at - injected.begun_at > CONFIG.lease_seconds
+
+
+async def test_flushed_scripts_are_gone(world: Any) -> None:
+    sha = await world.main.control.script_load("return 1")
+    await redis_faults.flush_scripts(world, fault("scripts flushed"))
+    assert await world.main.control.script_exists(sha) == [False]
+
+
+async def test_killed_connections_are_all_but_our_own(world: Any) -> None:
+    other = open_control(world.main.server.port)
+    before = await other.client_id()
+    await redis_faults.kill_connections(world, fault("connections killed"))
+    # The client opens another by itself, and Redis gives it another number.
+    after = await other.client_id()
+    await other.aclose()
+    assert after != before
+
+
+@pytest.mark.slow
+async def test_a_fail_over_forgets_what_the_replica_had_not_heard_and_nothing_else(tmp_path: Path) -> None:
+    part = SentinelPart(CONFIG, tmp_path)
+    try:
+        await part.start_servers()
+        control = open_control(part.master.port)
+        await control.set("before", "1")
+        assert await control.wait(1, 5000) == 1
+        task = asyncio.create_task(part.fail_over(lag_seconds=1.0))
+        # The filler that keeps the replica busy has been written and deleted: from here on it hears nothing.
+        await eventually(lambda: _has_filled(part), 10.0, "the replica was never made to lag")
+        await control.set("within", "1")
+        await control.aclose()
+        moments = await task
+        assert list(moments) == sorted(moments)
+        control = open_control(part.master.port)
+        assert await control.mget("before", "within") == [b"1", None]
+        await control.aclose()
+    finally:
+        await part.close()
+
+
+async def _has_filled(part: SentinelPart) -> bool:
+    control = open_control(part.master.port)
+    try:
+        about = await control.info("commandstats")
+    finally:
+        await control.aclose()
+    return "cmdstat_del" in about
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> FakeClock:
+    try:
+        return FakeClock(find_library(), tmp_path / "clock")
+    except NoFakeClock as reason:
+        pytest.skip(str(reason))
+
+
+def test_the_wall_clock_of_a_process_jumps_and_its_monotonic_clock_does_not(clock: FakeClock) -> None:
+    clock.jump(-3600.0)
+    code = "import time; print(time.time(), time.monotonic())"
+    before = time.time(), time.monotonic()
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | clock.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wall, monotonic = map(float, told.stdout.split())
+    assert wall == pytest.approx(before[0] - 3600, abs=60)
+    assert monotonic == pytest.approx(before[1], abs=60)
+
+
+def test_the_clock_of_a_running_redis_jumps_both_ways(clock: FakeClock) -> None:
+    if find_server_for_fake_clock() is None:
+        pytest.skip("every redis-server here is built with jemalloc, which libfaketime cannot be loaded into")
+
+    async def offset_seconds(port: int) -> float:
+        control = open_control(port)
+        try:
+            return float((await control.time())[0] - time.time())
+        finally:
+            await control.aclose()
+
+    with ChaosRedis(clock) as server:
+        assert asyncio.run(offset_seconds(server.port)) == pytest.approx(0, abs=30)
+        clock.jump(7200.0)
+        assert asyncio.run(offset_seconds(server.port)) == pytest.approx(7200, abs=30)
+        clock.jump(-14400.0)
+        assert asyncio.run(offset_seconds(server.port)) == pytest.approx(-7200, abs=30)
