@@ -13,7 +13,7 @@ PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench bench-operator chaos images images-test sbom e2e kind-test
+.PHONY: help demo test check static fmt lock bench bench-operator bench-faults chaos soak soak-nightly audit images images-test sbom e2e kind-test
 .PHONY: cluster-build cluster-up cluster-down chart-docs clean
 
 help: ## Show this list
@@ -36,6 +36,7 @@ test: static ## Everything in check, the slow tests, at least 90 % branch covera
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
 	then $(BIN)/coverage report --include='operator/*'; \
 	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
+	$(CHAOS)
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
 	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
 	$(BIN)/pytest -q -rs -m docker tests/images
@@ -67,13 +68,26 @@ fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds one environment per queue)
 	$(BIN)/python bench/throughput.py $(ARGS)
 
+bench-faults: $(VENV)/.ready ## Strike rrq and its peers with the same faults and count what is lost (20 min)
+	$(BIN)/python bench/faults.py $(ARGS)
+
 bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator reacts, and what 1,000 pools cost (10 min)
 	$(BIN)/python bench/reaction.py $(ARGS)
 
 # For instance ARGS="--seed 7" (the same faults again), ARGS="--seconds 600 --faults 200", ARGS="--full --seed 7", which
 # takes half an hour and writes docs/reliability.md, or ARGS="--plan" to see what would be done.
 chaos: $(VENV)/.ready ## Make processes, networks, clocks and Redis fail under load, and account for every job (2 min)
-	PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py $(ARGS)
+	$(CHAOS) $(ARGS)
+
+# For instance ARGS="--seconds 600 --report dist/soak".
+soak: $(VENV)/.ready ## Steady load for two hours, after which nothing may have grown
+	@$(SOAK) $(ARGS)
+
+soak-nightly: $(VENV)/.ready ## The same for ten minutes
+	@$(SOAK) --seconds 600 $(ARGS)
+
+audit: $(VENV)/.ready ## Ask the package index what is known against every locked version
+	@$(SUPPORT)/audit_locks.py
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest
@@ -94,6 +108,8 @@ sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
 
 RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support
+CHAOS    := PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
+SOAK     := $(RUN_HERE) tests/leaks/soak.py
 CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 STORIES   = $(BIN)/pytest -q -rs -m "e2e and not docker" tests/e2e $(ARGS)
 # What cluster_choice.py ends with where no cluster can be had.

@@ -141,6 +141,10 @@ def _spread(seconds: tuple[float, ...]) -> str:
     return f"{median(seconds):.1f} / {seconds[-1]:.1f}" if seconds else NONE
 
 
+def _rounds(number: int) -> str:
+    return "one round" if number == 1 else f"median of {number} rounds"
+
+
 def _markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:
     lines = [list(head), ["---", *("---:" for _ in head[1:])], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
@@ -158,7 +162,7 @@ stopped in mid-job, and when Redis goes away for two seconds: each with its defa
 starts it.
 
 Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on, Python {machine["python"]},
-{machine["cores"]} cores, median of {results["rounds"]} round(s).{" " + results["remark"] if results.get("remark") else ""}
+{machine["cores"]} cores, {_rounds(results["rounds"])}.{" " + results["remark"] if results.get("remark") else ""}
 
 {EXPLANATION.format(jobs=results["jobs"], watch=results["watch_seconds"])}
 ## Results
