@@ -166,6 +166,7 @@ class ModelFleet(ModelQueue):
                 job is not None
                 and job.token == claimed.token_before.decode()
                 and job.queued_in == claimed.queue_key
+                and job.due_ms == float(claimed.due_score)
                 and job_id not in self.locks
             ):
                 # Redis has forgotten the claim.

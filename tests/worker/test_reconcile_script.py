@@ -170,6 +170,38 @@ async def test_forgotten_claim_of_an_07_job_is_set_up_again(store: JobStore, wor
     assert await worker.finish(done(job)) == [Verdict.STORED]
 
 
+async def test_an_id_that_07_enqueued_anew_is_not_given_the_outcome_of_its_earlier_life(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    """The hash of the first life has expired with its token, and a producer of 0.7 writes none."""
+    await enqueue(store, "nightly")
+    await ask(store, "HDEL", "rrq:job:nightly", "attempt_token")
+    yesterday = await worker.take_one()
+    await worker.finish(done(yesterday, "old"))
+    await ask(store, "DEL", "rrq:job:nightly")
+    (due_ms,) = await enqueue(store, "nightly")
+    await ask(store, "ZADD", QUEUE, due_ms + 86_400_000, "nightly")
+    await ask(store, "HDEL", "rrq:job:nightly", "attempt_token")
+    result = await store.reconcile_worker(worker.identity, [yesterday])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert await worker.finish(done(yesterday, "old")) == [Verdict.FENCED]
+    assert await is_queued(store, "nightly")
+    assert (await job_fields(store, "nightly"))["status"] == "PENDING"
+
+
+async def test_forgotten_claim_is_lost_when_07_has_tried_it_meanwhile(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    """A retry of 0.7 changes no token, only the due time."""
+    await enqueue(store, "1")
+    job = await worker.take_one()
+    await forget_the_claim(store, job, worker)
+    await ask(store, "ZINCRBY", QUEUE, 5000, "1")
+    result = await store.reconcile_worker(worker.identity, [job])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert await is_queued(store, "1")
+
+
 async def test_forgotten_claim_is_lost_when_somebody_else_was_faster(
     store: JobStore, worker: SteppedWorker
 ) -> None:

@@ -18,11 +18,16 @@ if not sure('ZSCORE', leases, worker_id)
 
 sure('ZREM', active, '')
 
--- Redis went back to before the claim: still queued, token as it was then, and nobody has the lock.
+-- Redis went back to before the claim: still queued where and when it was, token as it was then, and nobody has
+-- the lock. An id that 0.7 enqueued anew has no token either, but another due time: it must run, not be given
+-- the outcome of its earlier life.
 local function claim_again(id, token, token_before, queue, score)
   local job = prefix .. 'job:' .. id
   local seen = redis.call('HMGET', job, 'attempt_token', 'job_timeout_seconds')
-  if (seen[1] or '') ~= token_before or type(redis.pcall('ZSCORE', queue, id)) ~= 'string' then return false end
+  local queued = redis.pcall('ZSCORE', queue, id)
+  if (seen[1] or '') ~= token_before or type(queued) ~= 'string' or tonumber(queued) ~= tonumber(score) then
+    return false
+  end
   local lock_ttl_ms = lock_ttl_ms_of(seen[2], default_timeout_s, extension_s)
   if not redis.call('SET', prefix .. 'lock:job:' .. id, worker_id, 'NX', 'PX', lock_ttl_ms) then
     return false
