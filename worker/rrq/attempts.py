@@ -68,9 +68,8 @@ class AttemptBook:
         # Keyed by the identity of the job object: after a reap the same job id may be in hand
         # twice, once as a lost attempt that is still ending and once as a new one.
         self._by_job: dict[int, Attempt] = {}
-        # Per acknowledged batch: when, how large, what.
-        self._reported: deque[tuple[float, int, list[tuple[ClaimedJob, Outcome]]]] = deque()
-        self._reported_count = 0
+        # Per acknowledged outcome: when, how large, what.
+        self._reported: deque[tuple[float, int, tuple[ClaimedJob, Outcome]]] = deque()
         self._reported_characters = 0
         #: Monotonic time by which every job in hand must have ended.
         self.latest_deadline = 0.0
@@ -108,18 +107,18 @@ class AttemptBook:
     def keep_reported(self, batch: "list[tuple[ClaimedJob, Outcome]]") -> None:
         """Remember outcomes that were just acknowledged, and forget the oldest."""
         now = monotonic()
-        characters = sum(len(outcome.text) for _, outcome in batch)
-        self._reported.append((now, characters, batch))
-        self._reported_count += len(batch)
-        self._reported_characters += characters
+        for entry in batch:
+            outcome = entry[1]
+            characters = len(outcome.text) + len(outcome.traceback)
+            self._reported.append((now, characters, entry))
+            self._reported_characters += characters
+        # One by one, because a single batch may hold hundreds of large results, and be the last for days.
         while (
             self._reported[0][0] < now - RETENTION_SECONDS
-            or self._reported_count > MOST_RETAINED
+            or len(self._reported) > MOST_RETAINED
             or self._reported_characters > MOST_RETAINED_CHARACTERS
         ) and len(self._reported) > 1:
-            _, characters, dropped = self._reported.popleft()
-            self._reported_count -= len(dropped)
-            self._reported_characters -= characters
+            self._reported_characters -= self._reported.popleft()[1]
 
     def recently_reported(self) -> "list[tuple[ClaimedJob, Outcome]]":
         """Return what was acknowledged last, within a few seconds.
@@ -130,4 +129,4 @@ class AttemptBook:
         if not self._reported:
             return []
         oldest = self._reported[-1][0] - RETENTION_SECONDS
-        return [entry for at, _, batch in self._reported if at >= oldest for entry in batch]
+        return [entry for at, _, entry in self._reported if at >= oldest]
