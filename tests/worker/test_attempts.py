@@ -1,6 +1,7 @@
 """What a worker remembers of the outcomes that Redis has acknowledged."""
 
-from rrq.attempts import MOST_RETAINED, MOST_RETAINED_CHARACTERS, AttemptBook
+from rrq.attempts import MOST_RETAINED, MOST_RETAINED_CHARACTERS, Attempt, AttemptBook
+from rrq.job import Job
 from rrq.messages import ClaimedJob, Outcome, OutcomeKind
 
 
@@ -8,6 +9,19 @@ def ended(number: int, text: str = "null", traceback: str = "") -> tuple[Claimed
     token = f"incarnation.{number}"
     claimed = ClaimedJob(b"job", token, b"", "default", "rrq:queue:default", b"1", is_suspect=False, fields=[])
     return claimed, Outcome(b"job", token, OutcomeKind.DONE, text, 3600, traceback=traceback)
+
+
+def test_only_what_was_claimed_before_and_still_runs_counts_as_held_since() -> None:
+    book = AttemptBook()
+    attempts = [Attempt(Job(function_name="greet"), ended(number)[0]) for number in range(4)]
+    for attempt in attempts:
+        book.add(attempt)
+    _, lost, reported, late = attempts
+    moment = max(attempt.claimed_at for attempt in attempts) + 1
+    lost.is_lost = reported.is_reported = True
+    late.claimed_at = moment + 1
+    assert book.held_since(moment) == 1
+    assert book.held_since(moment + 2) == 2
 
 
 def test_the_newest_outcomes_are_kept_in_their_order() -> None:

@@ -14,7 +14,7 @@ from queue_steps import start_worker
 from rrq.checkup import ServerFacts, describe_risks
 from rrq.client import JobRequest, RRQClient
 from rrq.job import JobStatus
-from rrq.messages import DeathCertificate, Outcome, Verdict
+from rrq.messages import BeatReply, DeathCertificate, LeaseState, Outcome, Verdict
 from rrq.registry import JobRegistry
 from rrq.store import JobStore
 from rrq.worker import RRQWorker
@@ -157,3 +157,32 @@ async def test_an_idle_worker_process_holds_three_connections(
 def test_settings_of_a_server_that_lose_jobs_are_named(facts: ServerFacts, words: str | None) -> None:
     risks = describe_risks(facts)
     assert (words in risks[0]) if words else (risks == [])
+
+
+async def test_a_beat_that_counts_too_few_jobs_in_hand_has_them_noted_again_at_once(
+    client: RRQClient, settings: RRQSettings
+) -> None:
+    settings.worker_lease_seconds = 90.0  # a second beat, which would notice too, is half a minute away
+    settings.worker_idle_poll_max_seconds = 0.1
+    begun, let_go = asyncio.Event(), asyncio.Event()
+    registry = JobRegistry()
+
+    async def hold(ctx: dict[str, Any]) -> None:
+        begun.set()
+        await let_go.wait()
+
+    registry.register("hold", hold)
+    store = client.job_store
+    job = await client.enqueue("hold")
+    assert job is not None
+    async with running_worker(settings, registry) as worker:
+        await asyncio.wait_for(begun.wait(), 20)
+        active_set = store.keys.active_jobs_key(worker.worker_id)
+        await store.redis.delete(active_set)
+        for attempt in worker.ownership.book:
+            attempt.claimed_at -= 60
+        worker.ownership.hear(worker.worker_id, {}, BeatReply(LeaseState.ALIVE, False, 0, ()))
+        await eventually(lambda: store.redis.zcard(active_set), 10, "Redis never learned of the job again")
+        let_go.set()
+        await all_done(store, [job])
+    await assert_nothing_in_hand(store)

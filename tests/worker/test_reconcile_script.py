@@ -252,6 +252,19 @@ async def test_finish_that_redis_forgot_can_be_sent_again(store: JobStore, worke
     assert (await job_fields(store, "1"))["result"] == '"result"'
 
 
+async def test_an_active_set_that_was_lost_is_built_up_anew(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "1", "2", "3")
+    running, ended, taken_back = await worker.take(3)
+    await worker.finish(done(ended))
+    await enqueue(store, "3")
+    await ask(store, "SET", store.keys.active_jobs_key(worker.worker_id), "precious")
+    result = await store.reconcile_worker(worker.identity, [running, ended, taken_back])
+    assert (result.given_back, result.set_up_again, result.lost) == (0, 0, frozenset({2}))
+    assert await worker.in_hand() == {"1"}
+    await store.reap_workers(DeathCertificate(worker.identity))
+    assert await is_queued(store, "1")
+
+
 async def test_job_key_of_another_type_is_lost_and_spoils_nothing(
     store: JobStore, worker: SteppedWorker
 ) -> None:

@@ -31,6 +31,7 @@ class Attempt:
 
     __slots__ = (
         "claimed",
+        "claimed_at",
         "ended_at",
         "is_lost",
         "is_reported",
@@ -45,6 +46,7 @@ class Attempt:
     def __init__(self, job: Job, claimed: ClaimedJob) -> None:
         self.job = job
         self.claimed = claimed
+        self.claimed_at = monotonic()
         self.token = claimed.token
         self.queue_name = claimed.queue_name
         #: Given to somebody else meanwhile; whatever this attempt reports changes nothing.
@@ -93,6 +95,13 @@ class AttemptBook:
     def owned(self) -> list[Attempt]:
         """Return the attempts that are still this worker's as far as it knows."""
         return [attempt for attempt in self._by_job.values() if not attempt.is_lost]
+
+    def held_since(self, moment: float) -> int:
+        """Return how many attempts were claimed before a monotonic time and have nothing to report yet."""
+        return sum(
+            attempt.claimed_at < moment and not (attempt.is_lost or attempt.is_reported)
+            for attempt in self._by_job.values()
+        )
 
     def has_suspect(self) -> bool:
         """Tell whether a job is in hand that must run alone."""

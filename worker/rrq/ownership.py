@@ -379,7 +379,10 @@ class Ownership:
             return
         # Claims and outcomes are on their way all the time; only a difference that lasts is one.
         self._mismatches = self._mismatches + 1 if reply.active_count != len(self.book) else 0
-        if self._mismatches >= 2:
+        # What has been in hand since before the beat was sent must be counted in its answer. If it is not, Redis has
+        # lost sight of it, and would give it to nobody if this process died now.
+        before_beat = monotonic() - self._host.settings.lease_renewal_seconds
+        if self._mismatches >= 2 or reply.active_count < self.book.held_since(before_beat):
             self._needs_resync = True
         for job_id in reply.cancel_job_ids:
             for attempt in self.book.find_by_id(job_id):

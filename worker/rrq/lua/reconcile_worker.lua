@@ -40,12 +40,21 @@ local function claim_again(id, token, token_before, queue, score)
   return true
 end
 
+-- The active set may have been lost to a foreign hand; when this worker dies, only what is in it comes back.
+local function note_in_hand(id)
+  local seen = redis.call('HMGET', prefix .. 'job:' .. id, 'status', 'worker_id')
+  if seen[1] == 'ACTIVE' and seen[2] == worker_id then
+    redis.call('ZADD', active, 'NX', math.floor(now_us / 1000000), id)
+  end
+end
+
 local known, lost, given_back, set_up = {}, {}, 0, 0
 for at = FIRST, #ARGV - 1, FIELDS_PER_ATTEMPT do
   local id, token = ARGV[at + 1], ARGV[at + 2]
   local current = redis.pcall('HGET', prefix .. 'job:' .. id, 'attempt_token')
   if current == token or current == token .. OVER then
     known[id] = true
+    if current == token then note_in_hand(id) end
   elseif type(current) ~= 'table'
     and claim_again(id, token, ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]) then
     known[id] = true
