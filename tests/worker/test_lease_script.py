@@ -18,11 +18,12 @@ from queue_steps import (
     enqueue,
     is_queued,
     job_fields,
+    let_the_fleet_beat,
     now_ms,
     start_worker,
     ttl_seconds,
 )
-from rrq.messages import ClaimCode, DeathCertificate, LeaseState
+from rrq.messages import ClaimCode, DeathCertificate, LeaseState, Verdict
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -237,6 +238,54 @@ async def test_late_heartbeat_saves_a_lease_that_nobody_has_swept_yet(
     await end_lease(store, worker.worker_id)
     assert (await worker.beat()).state is LeaseState.ALIVE
     assert await worker.in_hand() == {"1"}
+
+
+@pytest.mark.parametrize("noticed_by", ["beat", "sweep", "claim"])
+async def test_leases_that_a_foreign_hand_took_cost_the_living_nothing_and_the_dead_their_jobs(
+    store: JobStore, worker: SteppedWorker, noticed_by: str
+) -> None:
+    dead = await start_worker(store, "dead")
+    await enqueue(store, "1", "2")
+    (kept,), _ = await worker.take(), await dead.take()
+    await ask(store, "DEL", store.keys.leases)
+    await ask(store, "SET", store.keys.leases, "precious")
+    match noticed_by:
+        case "beat":
+            await (await start_worker(store, "another")).beat()
+        case "sweep":
+            await store.reap_workers()
+        case "claim":
+            assert (await worker.claim()).code is ClaimCode.LEASE_LOST
+    assert (await worker.beat()).state is LeaseState.ALIVE
+    ends_ms = await lease_end(store, "dead")
+    assert ends_ms is not None
+    lease_ms = store.settings.worker_lease_seconds * 1000
+    assert 0 < ends_ms - await now_ms(store) <= lease_ms
+    twin = SteppedWorker(store, "dead")
+    assert (await twin.register()).state is LeaseState.TAKEN, "it may be alive as far as anybody knows"
+    await end_lease(store, "dead")
+    await let_the_fleet_beat(store)
+    assert (await store.reap_workers()).returned == 1
+    assert await is_queued(store, "2")
+    assert await worker.finish(done(kept)) == [Verdict.STORED]
+    assert await ask(store, "GET", f"{store.keys.leases}:unreadable") == b"precious"
+
+
+async def test_a_worker_without_a_lease_but_with_its_record_gets_another(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    other = await start_worker(store, "other")
+    await ask(store, "ZREM", store.keys.leases, worker.worker_id)
+    assert (await worker.beat()).state is LeaseState.ALIVE
+    assert await lease_end(store) is not None
+    assert (await other.beat()).state is LeaseState.ALIVE
+
+
+async def test_workers_that_never_had_a_lease_are_given_none(store: JobStore) -> None:
+    """Those of 0.7 are in the same book, and would have their jobs taken away when it ends."""
+    await store.register_active_worker("of-07")
+    await start_worker(store)
+    assert await lease_end(store, "of-07") is None
 
 
 async def test_id_of_a_living_worker_cannot_be_taken(store: JobStore, worker: SteppedWorker) -> None:

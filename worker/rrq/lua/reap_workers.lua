@@ -84,6 +84,7 @@ end
 
 local state = read_guard(guard)
 sure('ZREM', leases, '')
+restore_leases(leases, active_workers, lease_ms)
 if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end
 if now_ms < state.reap_not_before_ms then return answer(0, state.reap_not_before_ms) end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 100)) do

@@ -17,6 +17,7 @@ local state = read_guard(guard)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
 sure('ZREM', leases, '')
 follow_clock(guard, state, leases)
+restore_leases(leases, KEYS[3], lease_ms)
 -- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
@@ -67,8 +68,8 @@ local function beat(at)
   local record = prefix .. 'workers:info:' .. id
   if is_new then
     if not register(id, incarnation, record) then return {2, 0, 0} end
-  elseif redis.pcall('HGET', record, 'incarnation') ~= incarnation
-    or not redis.call('ZSCORE', leases, id) then return {0, 0, 0} end
+  -- Reaping takes the record too: one without a lease has lost it to a foreign hand, and gets another.
+  elseif redis.pcall('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
   redis.call('ZADD', leases, now_ms + lease_ms, id)
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   redis.call('HSET', record, 'incarnation', incarnation, 'pod_uid', pod_uid,

@@ -42,3 +42,15 @@ local function put_off_reaping(guard, state, lease_ms)
   state.reap_not_before_ms = now_ms + lease_ms
   redis.call('HSET', guard, 'reap_not_before_ms', state.reap_not_before_ms)
 end
+
+-- A foreign hand may take all leases away at once, which reaping never does: it drops the record of a worker with
+-- its lease. Whoever has a record is given a new lease. The living renew it; that of the dead runs out, and only then
+-- do their jobs come back.
+local function restore_leases(leases, active_workers, lease_ms)
+  if redis.call('EXISTS', leases) == 1 then return end
+  for _, id in ipairs(try('ZRANGE', active_workers, 0, -1)) do
+    if redis.call('EXISTS', prefix .. 'workers:info:' .. id) == 1 then
+      redis.call('ZADD', leases, now_ms + lease_ms, id)
+    end
+  end
+end
