@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
+from held_jobs import Held
 from rrq.registry import JobRegistry
 
 
 @pytest.fixture
-def registry() -> JobRegistry:
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def registry(held: Held) -> JobRegistry:
     registry = JobRegistry()
+
+    async def hold(ctx: dict[str, Any]) -> None:
+        held.begun[ctx["job_id"]] += 1
+        await held.let_go.wait()
 
     async def nothing(ctx: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         await asyncio.sleep(0)
@@ -22,4 +32,5 @@ def registry() -> JobRegistry:
 
     registry.register("nothing", nothing)
     registry.register("fail", fail)
+    registry.register("hold", hold)
     return registry

@@ -36,7 +36,11 @@ from rrq.scripts import load_script
 from waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from held_jobs import Held
     from rrq.client import RRQClient
+    from rrq.job import Job
     from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
@@ -48,6 +52,13 @@ WRONG = [
     if kind != family.kind
 ]
 INNOCENT = "bystander"
+#: Where RRQ has to write in any case, what lies there is kept for a person to look at.
+SET_ASIDE = {
+    *("job_key", "active_jobs_key", "cancel_key", "control_key", "waiting_key", "leases"),
+    *("guard", "counters", "active_queues", "active_workers", "monitor_stream"),
+}
+#: What is written or dropped with every beat or claim is not worth keeping. Everywhere else nothing is touched.
+REPLACED = {"health_key", "job_lock_key", "worker_key", "wake_key"}
 
 
 def test_no_family_of_keys_is_forgotten() -> None:
@@ -75,6 +86,7 @@ async def test_workers_go_on_whatever_lies_under_a_key(
     client: RRQClient,
     settings: RRQSettings,
     registry: JobRegistry,
+    held: Held,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RRQ_POD_UID", POD_UID)
@@ -87,8 +99,11 @@ async def test_workers_go_on_whatever_lies_under_a_key(
     queues = [QUEUE_NAME, settings.default_queue_name]
     async with running_worker(settings, registry, queues=queues, worker_id=WORKER_ID) as worker:
         await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 3))
+        in_hand = await client.enqueue_many([JobRequest("hold")] * 2)
+        await eventually(lambda: len(held.begun) == 2, message="the jobs never began")
         key = family.key(store.keys)
         await put(store, key, kind)
+        planted = await ask(store, "DUMP", key)
         # Told so when the very job or queue cannot be used, and never otherwise.
         is_needed = family.name in ("job_key", "queue_key")
         with pytest.raises(RRQError, match=re.escape(key)) if is_needed else contextlib.nullcontext():
@@ -106,13 +121,33 @@ async def test_workers_go_on_whatever_lies_under_a_key(
         assert await client.get_job_status(jobs[0].id) is not None
         await store.reap_workers()
         await store.observe(queues)
+        # What was in hand all the time still is, and would come back if the worker died now.
+        await eventually(
+            lambda: _are_noted(store, in_hand), message="jobs in hand that Redis knows nothing of"
+        )
+        held.let_go.set()
+        await all_done(store, in_hand)
+    # Without its record nobody can tell a worker from its predecessor, so that it has to start afresh.
+    assert max(held.begun.values()) <= (2 if family.name == "worker_key" else 1)
     assert [await ask(store, "DUMP", key) for key in (INNOCENT, "rrq:job:another")] == before
     assert failing.id in [
         *await dead_letters(store, "default" if family.name != "dlq_key" else "rrq:dlq:default:overflow")
     ]
-    # What was put there has stayed, was moved aside, or has been replaced by what belongs there.
     found = (await ask(store, "TYPE", key)).decode()
-    assert found in (kind, family.kind, "none")
+    kept_under = {place for place in (key, f"{key}:unreadable") if await ask(store, "DUMP", place) == planted}
+    if family.name in SET_ASIDE:
+        assert kept_under == {f"{key}:unreadable"}
+        assert found in (family.kind, "none")
+    elif family.name in REPLACED:
+        assert key not in kept_under
+        assert found in (family.kind, "none")
+    else:
+        assert kept_under == {key}
+
+
+async def _are_noted(store: JobStore, jobs: Sequence[Job]) -> bool:
+    noted = await ask(store, "ZRANGE", store.keys.active_jobs_key(WORKER_ID), 0, -1)
+    return {job.id.encode() for job in jobs} <= set(noted)
 
 
 async def _has_failed(store: JobStore, job_id: str) -> bool:

@@ -7,7 +7,9 @@ from rrq.messages import ClaimedJob, Outcome, OutcomeKind
 
 def ended(number: int, text: str = "null", traceback: str = "") -> tuple[ClaimedJob, Outcome]:
     token = f"incarnation.{number}"
-    claimed = ClaimedJob(b"job", token, b"", "default", "rrq:queue:default", b"1", is_suspect=False, fields=[])
+    claimed = ClaimedJob(
+        b"job", token, b"", "default", "rrq:queue:default", b"1", is_suspect=False, fields=[]
+    )
     return claimed, Outcome(b"job", token, OutcomeKind.DONE, text, 3600, traceback=traceback)
 
 
