@@ -161,6 +161,16 @@ async def test_a_redis_without_replicas_confirms_nothing(
         await client.enqueue("greet")
 
 
+async def test_the_producer_of_unconfirmed_jobs_is_told_their_ids(
+    own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
+) -> None:
+    store = open_store(own_redis.dsn, "replica", durability_wait_seconds=0.1)
+    with pytest.raises(NotDurable) as unconfirmed:
+        await connect(store).enqueue_many([JobRequest("greet")] * 3)
+    assert set(unconfirmed.value.job_ids) == set(await store.get_queued_job_ids("default"))
+    assert len(unconfirmed.value.job_ids) == 3
+
+
 async def test_a_connection_lost_in_the_wait_leaves_the_job_unacknowledged(
     own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
 ) -> None:

@@ -61,6 +61,15 @@ def test_an_unreachable_redis_says_where_why_and_what_to_do() -> None:
     assert "RRQ_REDIS_DSN" in text
 
 
+def test_unconfirmed_jobs_are_named_and_not_to_be_enqueued_again_blindly() -> None:
+    error = exc.NotDurable("replica", 2.0, [f"job-{number}" for number in range(8)])
+
+    assert error.job_ids == tuple(f"job-{number}" for number in range(8))
+    assert "job-0, job-1, job-2, job-3, job-4 and 3 more" in str(error)
+    assert "look at the status of job_ids" in str(error)
+    assert "only those that are gone" in str(error)
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -68,6 +77,7 @@ def test_an_unreachable_redis_says_where_why_and_what_to_do() -> None:
         exc.UnreadableJob("j1", "because"),
         exc.RedisUnavailable("host:1", "refused"),
         exc.NotDurable("replica", 2.0),
+        exc.NotDurable("fsync", 2.0, ["a", "b"]),
         exc.UnserializableArguments("no"),
         exc.InvalidJob("no"),
     ],

@@ -19,7 +19,7 @@ from rrq.backoff import LONGEST_DELAY_SECONDS
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
 from rrq.encoding import encode_arguments
-from rrq.exc import EnqueueError, InvalidJob
+from rrq.exc import EnqueueError, InvalidJob, NotDurable
 from rrq.hooks import HookManager
 from rrq.job import Job, JobResult, JobStatus, new_job_id
 from rrq.messages import CancelCode, CronVerdict, NewJob
@@ -259,6 +259,9 @@ class RRQClient:
         new_jobs = [self._encode(request) for request in requests]
         try:
             now_us, due_ms = await self.job_store.enqueue_jobs(new_jobs, self._next_token())
+        except NotDurable as unconfirmed:
+            job_ids = [job.job_id for job in new_jobs]
+            raise NotDurable(unconfirmed.durability, unconfirmed.waited_seconds, job_ids) from unconfirmed
         except LOST_REPLY_ERRORS as lost:
             raise self._cut_off(lost) from lost
         except REDIS_ERRORS as refusal:

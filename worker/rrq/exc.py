@@ -22,6 +22,8 @@ Errors of Redis itself are not wrapped here; ``store.py`` decides which of them 
 Every class survives pickling, because results cross process borders in some applications.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "BurstFailed",
     "EnqueueError",
@@ -38,6 +40,10 @@ __all__ = [
     "UnreadableJob",
     "UnserializableArguments",
 ]
+
+
+# There may be hundreds in a batch; the text names so many of them.
+_NAMED_IN_TEXT = 5
 
 
 class RRQError(Exception):
@@ -82,20 +88,27 @@ class RedisUnavailable(RRQError):
 class NotDurable(RRQError):
     """Jobs were queued, but what ``settings.durability`` asks for was not confirmed in time.
 
-    They will run unless Redis crashes or fails over before it catches up.
+    They will run unless Redis crashes or fails over before it catches up. ``job_ids`` are theirs: a job that is
+    still known under its id, or has run, must not be enqueued again.
     """
 
-    def __init__(self, durability: str, waited_seconds: float) -> None:
-        super().__init__(durability, waited_seconds)
+    def __init__(self, durability: str, waited_seconds: float, job_ids: Sequence[str] = ()) -> None:
+        job_ids = tuple(job_ids)
+        super().__init__(durability, waited_seconds, job_ids)
         self.durability = durability
         self.waited_seconds = waited_seconds
+        self.job_ids = job_ids
 
     def __str__(self) -> str:
         witness = "a replica" if self.durability == "replica" else "the disk of Redis"
+        named = ", ".join(self.job_ids[:_NAMED_IN_TEXT])
+        if len(self.job_ids) > _NAMED_IN_TEXT:
+            named += f" and {len(self.job_ids) - _NAMED_IN_TEXT} more"
         return (
-            f"The jobs are queued, but {witness} did not confirm them within {self.waited_seconds:g} s (durability "
-            f"{self.durability!r}): a crash of Redis now could lose them. Check that a replica is connected and "
-            "keeps up, or that the disk does; enqueue again with the same _job_id to be certain."
+            f"The jobs are queued ({named or 'ids unknown'}), but {witness} did not confirm them within "
+            f"{self.waited_seconds:g} s (durability {self.durability!r}): a crash of Redis now could lose them. Check "
+            "that a replica is connected and keeps up, or that the disk does. Do not simply enqueue them again, they "
+            "may be running: look at the status of job_ids later, and enqueue again only those that are gone."
         )
 
 
