@@ -171,6 +171,22 @@ async def test_the_producer_of_unconfirmed_jobs_is_told_their_ids(
     assert len(unconfirmed.value.job_ids) == 3
 
 
+async def test_a_job_sent_behind_a_wait_has_the_time_of_that_wait(
+    own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
+) -> None:
+    store = open_store(own_redis.dsn, "replica", durability_wait_seconds=2, redis_socket_timeout_seconds=1)
+    first = asyncio.create_task(connect(store).enqueue("greet"))
+    await eventually(lambda: _is_waiting(store), 10)
+    second = asyncio.create_task(connect(store).enqueue("greet"))
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [NotDurable, NotDurable]
+
+
+async def _is_waiting(store: JobStore) -> bool:
+    clients: Any = await ask(store, "CLIENT", "LIST")
+    return "cmd=wait" in clients.decode()
+
+
 async def test_a_connection_lost_in_the_wait_leaves_the_job_unacknowledged(
     own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
 ) -> None:

@@ -364,17 +364,25 @@ class Wire:
             if not answer.cancelled():
                 answer.exception()
 
-    async def run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Any],
+        args: Sequence[Any],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Any:
         """Run a script by its digest; a server that does not know it yet gets the source."""
         started_at, failure = monotonic(), None
+        rest = (len(keys), *keys, *args)
         try:
             try:
-                return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+                return await self.call("EVALSHA", script.sha, *rest, timeout_seconds=timeout_seconds)
             except NoScriptError:
                 # A caller that has to know of a new socket first must not get one in between.
                 if not self.is_open:
                     raise RedisConnectionError("The connection was lost between two tries.") from None
-                return await self.call("EVAL", script.source, len(keys), *keys, *args)
+                return await self.call("EVAL", script.source, *rest, timeout_seconds=timeout_seconds)
         except REDIS_ERRORS as error:
             failure = error
             raise

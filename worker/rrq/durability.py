@@ -48,7 +48,8 @@ class DurableWire:
         """
         await self._wire.ensure_open()
         await self._examine_server()
-        answer = await self._wire.run(script, keys, args)
+        # Behind a wait that is under way the script is not even read.
+        answer = await self._wire.run(script, keys, args, timeout_seconds=self._longest_seconds)
         written_on = self._connection
         if await self._join_next_wait() != written_on:
             raise _lost()
@@ -98,9 +99,12 @@ class DurableWire:
         on_disk, _ = await self._call("WAITAOF", 1, 0, wait_ms)
         return int(on_disk) >= 1
 
+    @property
+    def _longest_seconds(self) -> float:
+        return self._settings.durability_wait_seconds + self._settings.redis_socket_timeout_seconds
+
     async def _call(self, *command: Any) -> Any:
-        longest_seconds = self._settings.durability_wait_seconds + self._settings.redis_socket_timeout_seconds
-        return await self._wire.call(*command, timeout_seconds=longest_seconds)
+        return await self._wire.call(*command, timeout_seconds=self._longest_seconds)
 
     # What the server can do
 
