@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from proxy import RedisProxy
 from queue_steps import ask
 from rrq.client import JobRequest, RRQClient
-from rrq.exc import NotDurable, RedisUnavailable, SettingsError
+from rrq.exc import EnqueueError, NotDurable, RedisUnavailable, SettingsError
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from waiting import eventually
@@ -262,8 +262,7 @@ async def test_a_server_that_writes_once_a_second_is_waited_for_or_refused(
 ) -> None:
     server = make_redis(extra_args=("--appendonly", "yes", "--appendfsync", "everysec"))
     store = open_store(server.dsn, "fsync", durability_wait_seconds=10)
-    version: Any = (await store.redis.info("server"))["redis_version"]
-    if tuple(int(part) for part in version.split(".")[:2]) >= (7, 2):
+    if await knows_waitaof(store):
         assert await connect(store).enqueue("greet") is not None
         assert await calls_of(store, "waitaof") >= 2
         return
@@ -283,3 +282,47 @@ async def test_a_server_that_hides_its_configuration_is_refused(
     dsn = server.dsn.replace("redis://", "redis://shop:word@")
     with pytest.raises(SettingsError, match="durability 'fsync'"):
         await connect(open_store(dsn, "fsync")).enqueue("greet")
+
+
+async def test_a_server_that_became_a_replica_is_left_for_the_new_master(
+    own_redis: EmbeddedRedis,
+    make_redis: Callable[..., EmbeddedRedis],
+    open_store: Callable[..., JobStore],
+) -> None:
+    server = make_redis(appendonly=True)
+    store = open_store(server.dsn, "fsync", durability_wait_seconds=10)
+    assert await connect(store).enqueue("greet") is not None
+    admin = open_store(server.dsn)
+    await ask(admin, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await ask(admin, "REPLICAOF", "127.0.0.1", own_redis.port)
+    # Before Redis 7.2 there is no WAITAOF to be refused, and the script itself is.
+    refused = RedisUnavailable if await knows_waitaof(admin) else EnqueueError
+    for _ in range(2):
+        with pytest.raises(refused, match="replica"):
+            await connect(store).enqueue("greet")
+        await eventually(lambda: has_only(admin, 1), 10, "the connection to the replica stays open")
+    await ask(admin, "REPLICAOF", "NO", "ONE")
+    assert await connect(store).enqueue("greet") is not None
+
+
+async def test_a_wait_that_a_fail_over_ends_leaves_the_job_unacknowledged(
+    own_redis: EmbeddedRedis,
+    make_redis: Callable[..., EmbeddedRedis],
+    open_store: Callable[..., JobStore],
+) -> None:
+    store = open_store(own_redis.dsn, "replica", durability_wait_seconds=30)
+    producer = asyncio.create_task(connect(store).enqueue("greet"))
+    await eventually(lambda: _is_waiting(store), 10)
+    await ask(store, "REPLICAOF", "127.0.0.1", make_redis().port)
+    with pytest.raises(RedisUnavailable):
+        await producer
+
+
+async def knows_waitaof(store: JobStore) -> bool:
+    version: Any = (await store.redis.info("server"))["redis_version"]
+    return tuple(int(part) for part in version.split(".")[:2]) >= (7, 2)
+
+
+async def has_only(store: JobStore, connections: int) -> bool:
+    clients: Any = await ask(store, "CLIENT", "LIST", "TYPE", "normal")
+    return len(clients.decode().splitlines()) == connections

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from rrq.connection import Wire
 from rrq.exc import NotDurable, SettingsError
@@ -86,7 +86,11 @@ class DurableWire:
         if not self._wire.is_open or self._connection != connection:
             raise _lost()
         # From the check to the socket nothing yields, so the wait goes out on this connection.
-        if not await self._confirm():
+        try:
+            is_safe = await self._confirm()
+        except ResponseError as refusal:
+            raise await self._leave(refusal) from refusal
+        if not is_safe:
             raise NotDurable(self._settings.durability, self._settings.durability_wait_seconds)
         return connection
 
@@ -123,11 +127,18 @@ class DurableWire:
         except ResponseError as refusal:
             if "unknown command" in str(refusal).lower():
                 return False  # before Redis 7.2
+            if not isinstance(refusal, NoPermissionError) and "appendonly is disabled" not in str(refusal):
+                raise await self._leave(refusal) from refusal
             raise SettingsError(
                 f"durability 'fsync' cannot be had from this Redis: {refusal}. Turn its append-only "
                 "file on (appendonly yes), or choose durability 'replica' or 'server'."
             ) from refusal
         return True
+
+    async def _leave(self, refusal: ResponseError) -> RedisConnectionError:
+        """Drop a server that confirms nothing any more, a replica since a fail-over say; the next call looks anew."""
+        await self._wire.aclose()
+        return RedisConnectionError(f"Redis refused to confirm what it was told: {refusal}")
 
     async def _expect_disk_before_answer(self) -> None:
         try:
