@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bars import Bars
 from chaos_config import full_config, short_config
 from chaos_report import show, write_documents, write_json
 from chaos_world import World
 from fault_plan import KINDS, draw_plan
 from injected import MAIN, SENTINEL
-from verdict import Bars, judge
+from verdict import judge
 
 if TYPE_CHECKING:
     from chaos_config import ChaosConfig

@@ -10,6 +10,8 @@ PROCESSES_PER_POD = 2
 MEAN_JOB_SECONDS = (SHORTEST_SECONDS + LONGEST_SECONDS) / 2
 SENTINEL_JOBS_PER_SECOND = 8.0
 LEGACY_JOBS_PER_SECOND = 6.0
+# The longest pause after a failed heartbeat, and half a second for a busy machine.
+MOST_RETRY_SECONDS = 0.75 + 0.5
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,12 @@ class ChaosConfig:
 
     @property
     def socket_timeout_seconds(self) -> float:
-        """The default of five seconds is a third of the default lease; so is this one of any other."""
-        return self.lease_seconds / 3
+        """The default of five seconds is a third of the default lease; a short lease has less to give away.
+
+        A renewal that is lost costs this time-out and a pause before the next, and may begin a third of the lease after
+        the one before: all of that has to fit into the lease, or a short silence would be the end of it.
+        """
+        return min(self.lease_seconds / 3, self.lease_seconds * 2 / 3 - MOST_RETRY_SECONDS)
 
     @property
     def job_timeout_seconds(self) -> int:

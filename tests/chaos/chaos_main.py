@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from chaos_clock import FakeClock
 from chaos_config import LEGACY_JOBS_PER_SECOND
 from chaos_pods import PodPlace
-from chaos_processes import make_legacy, make_producers
+from chaos_processes import make_legacy, make_producers, read_producers
 from chaos_redis import ALWAYS, EVERY_SECOND, ChaosRedis, find_server_for_fake_clock
 from injected import MAIN, DueAgain, Sample
 from legacy import LegacyUnavailable
@@ -177,7 +177,9 @@ class MainPart:
             return None
         return int(sum(counts))
 
-    async def watch_due_again(self, kind: str, worker_ids: list[str], begun_at: float) -> None:
+    async def watch_due_again(
+        self, kind: str, worker_ids: list[str], begun_at: float, pids: tuple[int, ...]
+    ) -> None:
         """Take the time until nobody holds the jobs of these workers any more."""
         keys = [self.keys.active_jobs_key(worker_id) for worker_id in worker_ids]
         try:
@@ -189,10 +191,10 @@ class MainPart:
             with contextlib.suppress(*REDIS_ERRORS):
                 if not await self.control.exists(*keys):
                     seconds = time.monotonic() - begun_at
-                    self.due_again.append(DueAgain(kind, begun_at, seconds, jobs))
+                    self.due_again.append(DueAgain(kind, begun_at, seconds, jobs, pids))
                     return
             if time.monotonic() > deadline:
-                self.due_again.append(DueAgain(kind, begun_at, None, jobs))
+                self.due_again.append(DueAgain(kind, begun_at, None, jobs, pids))
                 return
             await asyncio.sleep(POLL_SECONDS)
 
@@ -216,15 +218,14 @@ class MainPart:
             return False
         return job_ids <= {job_id.decode() for job_id in dead}
 
-    async def end_load(self) -> int:
-        """Have no more jobs come in; returns how many sends were refused or unanswered."""
-        refused = 0
+    async def end_load(self) -> tuple[int, list[str]]:
+        """Have no more jobs come in; returns how many sends were refused or unanswered, and what went wrong."""
+        found: tuple[int, list[str]] = 0, []
         if self._producers is not None:
-            said = await self._producers.end()
-            refused = int(said.split()[-1]) if said.split() else 0
+            found = read_producers(MAIN, await self._producers.end(), self._producers.exit_codes)
         for process in self.legacy[1:]:
             await process.end()
-        return refused
+        return found
 
     async def end(self) -> list[str]:
         complaints: list[str] = []

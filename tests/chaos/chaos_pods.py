@@ -57,6 +57,9 @@ class PodPlace:
         }
         #: Worker processes that are stopped just now; whoever looks for a victim leaves them alone.
         self.stopped: set[int] = set()
+        #: Supervisors that a fault has killed; any other that ends has ended by itself.
+        self.killed: set[int] = set()
+        self.complaints: list[str] = []
         self.every_process: dict[int, float] = {}
         self._pods: list[Pod] = []
         self._keeping: asyncio.Task[None] | None = None
@@ -105,9 +108,17 @@ class PodPlace:
         while not self.is_ending:
             self._note_processes()
             if self.pod.process.poll() is not None:
+                self._note_end()
                 await asyncio.sleep(RESTART_SECONDS)
                 self.start()
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _note_end(self) -> None:
+        if self.pod.pid not in self.killed:
+            code = self.pod.process.poll()
+            self.complaints.append(
+                f"{self.name} (process {self.pod.pid}) ended with {code}, and no fault had hit it"
+            )
 
     def _note_processes(self) -> None:
         for pid in (self.pod.pid, *self.children()):
@@ -122,8 +133,10 @@ class PodPlace:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
         self._note_processes()
-        complaints = []
-        if self.pod.process.poll() is None:
+        complaints = self.complaints
+        if self.pod.process.poll() is not None:
+            self._note_end()
+        else:
             self.pod.signal(signal.SIGTERM)
             code = await asyncio.to_thread(self._wait_for_end)
             if code != 0:

@@ -39,6 +39,7 @@ class SideProcess:
         self._process: subprocess.Popen[str] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self.restarts = 0
+        self.exit_codes: list[int] = []
         self.pids: set[int] = set()
 
     def start(self) -> Self:
@@ -61,6 +62,7 @@ class SideProcess:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self._process is not None and self._process.poll() is not None:
+                self.exit_codes.append(self._process.returncode)
                 self._close()
                 self.restarts += 1
                 self.start()
@@ -93,6 +95,22 @@ class SideProcess:
     def _close(self) -> None:
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def read_producers(who: str, said: str, exit_codes: Sequence[int]) -> tuple[int, list[str]]:
+    """Return how many sends were refused, and what went wrong with the producers that no fault explains.
+
+    `said` is what they said at their end; no fault is ever aimed at them, so that every end before is their own doing.
+    """
+    complaints = [
+        f"the producers of {who} ended with {code}, and no fault had hit them" for code in exit_codes
+    ]
+    try:
+        told = json.loads(said)
+    except ValueError:
+        return 0, [*complaints, f"the producers of {who} did not say how they had fared: {said!r}"]
+    complaints += [f"a producer of {who} failed in an unexpected way: {error}" for error in told["crashes"]]
+    return told["refused"], complaints
 
 
 def make_producers(options: Mapping[str, Any], folder: Path) -> SideProcess:

@@ -2,7 +2,7 @@
 
 `python chaos_producer.py SETTINGS`, a JSON object: dsn, ledger, rate (jobs per second, of all producers), producers,
 queues (each drawn from equally), seed, durability. What was acknowledged is entered into the ledger; what Redis
-refused or left without an answer is counted, and told as one number at the end.
+refused or left without an answer is counted, and told at the end as JSON, with whatever else went wrong.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 0.02, 0.3
 MIX = (("note", 0.8), ("in_thread", 0.1), ("flaky", 0.05), ("deferred", 0.05))
 LONGEST_DEFERRAL_SECONDS = 2.0
 MOST_UNANSWERED = 500
+MOST_CRASHES_TOLD = 10
 
 
 class Producer:
@@ -48,6 +49,7 @@ class Producer:
         self._ledger = ledger
         self._sending: set[asyncio.Task[None]] = set()
         self.refused = 0
+        self.crashes: list[str] = []
 
     async def run(self, is_over: asyncio.Event) -> None:
         due_at = time.monotonic() + self._draw.uniform(0, self._interval_seconds)
@@ -57,7 +59,7 @@ class Producer:
             if len(self._sending) < MOST_UNANSWERED:
                 task = asyncio.create_task(self._send())
                 self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
+                task.add_done_callback(self._collect)
             else:
                 self.refused += 1
         if self._sending:
@@ -83,6 +85,12 @@ class Producer:
             assert job is not None
             self._ledger.record(ACKNOWLEDGED, job.id)
 
+    def _collect(self, task: asyncio.Task[None]) -> None:
+        """Keep what nobody expected: in a task that is forgotten it would be forgotten too."""
+        self._sending.discard(task)
+        if (error := task.exception()) is not None:
+            self.crashes.append(repr(error))
+
 
 async def main() -> None:
     options = json.loads(sys.argv[1])
@@ -91,7 +99,9 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_over.set)
     producers = [Producer(options, number, ledger) for number in range(options["producers"])]
     await asyncio.gather(*(producer.run(is_over) for producer in producers))
-    print(sum(producer.refused for producer in producers), flush=True)
+    refused = sum(producer.refused for producer in producers)
+    crashes = [crash for producer in producers for crash in producer.crashes]
+    print(json.dumps({"refused": refused, "crashes": crashes[:MOST_CRASHES_TOLD]}), flush=True)
 
 
 if __name__ == "__main__":

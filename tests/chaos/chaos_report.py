@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from chaos_config import ChaosConfig
     from evidence import Evidence
-    from verdict import KindReport, Report, Spread
+    from spread import Spread
+    from verdict import KindReport, Report
 
 NOTHING = "-"
 BEGIN, END = "<!-- made by make chaos: begin -->", "<!-- made by make chaos: end -->"
@@ -107,8 +108,8 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
         f"| **lost** | **{report.lost}** |",
         f"| forgotten by Redis itself after it had acknowledged them | {report.lost_by_redis} |",
         f"| lost by the RRQ 0.7.1 worker (of {report.legacy_jobs:,} it ran) | {report.lost_by_legacy} |",
-        f"| attempts cut by a fault and run again | {report.reruns} |",
-        f"| … of which had had their effect already | {report.repeated_effects} |",
+        f"| attempts cut by a fault and run again | {report.reruns_by_fault} |",
+        f"| … of which had had their effect already | {report.repeated_by_fault} |",
         f"| run again because Redis had forgotten their outcome | {report.reruns_by_redis} |",
         f"| run again without a cause | {report.unexplained_reruns} |",
         f"| late results refused | {report.fenced} |",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos_config import SENTINEL_JOBS_PER_SECOND
 from chaos_main import OWN, has_work, open_control
 from chaos_pods import PodPlace
-from chaos_processes import make_producers
+from chaos_processes import make_producers, read_producers
 from chaos_redis import ChaosRedis
 from injected import SENTINEL
 from rrq.connection import REDIS_ERRORS
@@ -28,6 +29,16 @@ PATIENCE_SECONDS = 30.0
 FILLER_BYTES = 24 << 20
 
 
+@dataclass(frozen=True)
+class FailOver:
+    """The moments of a fail-over, in the order of time."""
+
+    lagging_since: float
+    begun_at: float
+    killed_at: float
+    promoted_at: float
+
+
 class SentinelPart:
     """Two servers, of which one is the master, and those who work with it."""
 
@@ -43,6 +54,7 @@ class SentinelPart:
         self.place: PodPlace | None = None
         self._producers: SideProcess | None = None
         self.redis_fault = asyncio.Lock()
+        self.complaints: list[str] = []
 
     async def start(self) -> None:
         await self.start_servers()
@@ -101,11 +113,9 @@ class SentinelPart:
         self._producers = make_producers(options, self.folder).start()
         self._producers.keep()
 
-    async def fail_over(self, lag_seconds: float) -> tuple[float, float, float, float]:
-        """Let the replica fall behind, kill the master, wait for the new one.
-
-        Returns when the lag began, when the master was killed and was dead, and when there was a new one.
-        """
+    async def fail_over(self, lag_seconds: float) -> FailOver:
+        """Let the replica fall behind, kill the master, wait for the new one."""
+        await self._learn_master()
         lagging_since = time.monotonic()
         self.replica.pause()
         try:
@@ -124,24 +134,43 @@ class SentinelPart:
             self.replica.resume()
         await self._is_master(self.replica)
         promoted_at = time.monotonic()
-        self.master, self.replica = self.replica, self.master
-        self.master.replica_of, self.replica.replica_of = None, self.master.port
+        self._exchange()
+        return FailOver(lagging_since, begun_at, killed_at, promoted_at)
+
+    async def restore_replica(self) -> None:
+        """Bring the old master back as a replica of the new one."""
         await asyncio.to_thread(self.replica.start)
         await self.is_replicating()
-        return lagging_since, begun_at, killed_at, promoted_at
 
-    async def _is_master(self, server: ChaosRedis) -> None:
+    def _exchange(self) -> None:
+        self.master, self.replica = self.replica, self.master
+        self.master.replica_of, self.replica.replica_of = None, self.master.port
+
+    async def _learn_master(self) -> None:
+        """Ask Sentinel who the master is. One that it chose without a fault of ours is told."""
+        if await self._read_master_port() == self.replica.port:
+            self.complaints.append("Sentinel failed over by itself, with no fault of ours that explains it")
+            self._exchange()
+
+    async def _read_master_port(self) -> int:
         assert self._sentinel is not None
-        sentinel = open_control(self._sentinel.port)
-
-        async def is_promoted() -> bool:
-            found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME)
-            return int(found[1]) == server.port
-
+        sentinel = open_control(self._sentinel.port, retries=10)
         try:
-            await eventually(is_promoted, PATIENCE_SECONDS, "no fail-over", interval_seconds=0.05)
+            found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME)
         finally:
             await sentinel.aclose()
+        return int(found[1])
+
+    async def _is_master(self, server: ChaosRedis) -> None:
+        async def is_promoted() -> bool:
+            return await self._read_master_port() == server.port
+
+        await eventually(is_promoted, PATIENCE_SECONDS, "no fail-over", interval_seconds=0.05)
+
+    async def look_again(self) -> None:
+        """Before the books are closed: whoever Sentinel says is the master has them."""
+        async with self.redis_fault:
+            await self._learn_master()
 
     async def has_work(self) -> bool:
         """Whether any job is queued or in hand, as far as the master says."""
@@ -151,14 +180,14 @@ class SentinelPart:
         finally:
             await connection.aclose()
 
-    async def end_load(self) -> int:
+    async def end_load(self) -> tuple[int, list[str]]:
         if self._producers is None:
-            return 0
-        said = await self._producers.end()
-        return int(said.split()[-1]) if said.split() else 0
+            return 0, []
+        return read_producers(SENTINEL, await self._producers.end(), self._producers.exit_codes)
 
     async def end(self) -> list[str]:
-        return await self.place.end() if self.place is not None else []
+        found = await self.place.end() if self.place is not None else []
+        return [*self.complaints, *found]
 
     async def close(self) -> None:
         if self._producers is not None:

@@ -20,9 +20,10 @@ from chaos_producer import LONGEST_SECONDS, SHORTEST_SECONDS
 from chaos_sentinel import SentinelPart
 from evidence import Evidence
 from final_state import read_part_state
-from injected import MAIN, SENTINEL
+from injected import MAIN, SENTINEL, HalfDone
 from rrq.client import JobRequest, RRQClient
 from rrq.settings import RRQSettings
+from shortfalls import find_shortfalls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -117,7 +118,9 @@ class World:
             self.left_out.append(f"RRQ 0.7.1: {self.main.legacy_missing}")
 
     async def end_load(self) -> None:
-        self.refused = sum(await asyncio.gather(self.main.end_load(), self.sentinel.end_load()))
+        for refused, complaints in await asyncio.gather(self.main.end_load(), self.sentinel.end_load()):
+            self.refused += refused
+            self.complaints += complaints
         self.load_ended_at = time.monotonic()
 
     def inject(self, fault: PlannedFault) -> None:
@@ -130,6 +133,9 @@ class World:
         try:
             injected = await FAULTS[fault.kind](self, fault)
         # Whatever goes wrong here is told in the report; the run goes on and everything is cleaned up.
+        except HalfDone as half:
+            self.complaints.append(f"fault {fault.number} ({fault.kind}) left a mess: {half.__cause__!r}")
+            injected = half.injected
         except Exception as error:  # noqa: BLE001
             self.complaints.append(f"fault {fault.number} ({fault.kind}) could not be injected: {error!r}")
             return
@@ -172,6 +178,7 @@ class World:
 
     async def gather(self) -> Evidence:
         """Stop everything in order and return what there is to judge."""
+        await self.sentinel.look_again()
         self.read_ledgers()
         acknowledged = self._acknowledged
         states = {
@@ -181,6 +188,13 @@ class World:
         self.complaints += await self.main.end()
         self.complaints += await self.sentinel.end()
         self.read_ledgers()
+        self.complaints += find_shortfalls(
+            self.config.faults,
+            len(self.faults),
+            sum(self._cannot_be_had(kind) for kind in self.missed),
+            self.config.jobs or 0,
+            sum(map(len, acknowledged.values())),
+        )
         places = [*self.main.places, *([self.sentinel.place] if self.sentinel.place else [])]
         return Evidence(
             acknowledged,
@@ -188,9 +202,10 @@ class World:
             sorted(self.faults, key=lambda one: one.begun_at),
             states,
             legacy_pids=frozenset(self.main.legacy_worker_pids),
+            # Each part has a ledger of its own: whoever wrote to it belongs there.
             pids_by_part={
-                MAIN: frozenset(pid for place in self.main.places for pid in place.every_process),
-                SENTINEL: frozenset(self.sentinel.place.every_process if self.sentinel.place else ()),
+                part: frozenset(entry.pid for entry in ledger.entries)
+                for part, ledger in zip((MAIN, SENTINEL), self._ledgers, strict=True)
             },
             due_again=self.main.due_again,
             samples=self.main.samples,
@@ -210,6 +225,10 @@ class World:
                 ),
             ],
         )
+
+    def _cannot_be_had(self, kind: str) -> bool:
+        """Whether the faults of a kind need what this machine does not have, which the report says elsewhere."""
+        return kind.startswith("clock") and bool(self.left_out)
 
     async def close(self) -> None:
         """Leave nothing behind, whatever happened before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from injected import SENTINEL, Injected
+from injected import SENTINEL, HalfDone, Injected
 
 if TYPE_CHECKING:
     from chaos_world import World
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
 async def fail_over(world: World, fault: PlannedFault) -> Injected | None:
     async with world.sentinel.redis_fault:
-        lagging_since, begun_at, killed_at, promoted_at = await world.sentinel.fail_over(
-            fault.between(0.5, 1.5)
+        moments = await world.sentinel.fail_over(fault.between(0.5, 1.5))
+        injected = Injected(
+            fault.number,
+            fault.kind,
+            SENTINEL,
+            moments.begun_at,
+            moments.promoted_at,
+            is_outage=True,
+            loses=(moments.lagging_since, moments.killed_at),
         )
-    return Injected(
-        fault.number,
-        fault.kind,
-        SENTINEL,
-        begun_at,
-        promoted_at,
-        is_outage=True,
-        loses=(lagging_since, killed_at),
-    )
+        try:
+            await world.sentinel.restore_replica()
+        except Exception as error:
+            raise HalfDone(injected) from error
+    return injected
 
 
 FAULTS = {"fail-over": fail_over}

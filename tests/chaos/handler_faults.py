@@ -11,6 +11,7 @@ from chaos_main import OWN
 from injected import MAIN, Injected
 from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
+from rrq.job import new_job_id
 
 if TYPE_CHECKING:
     from chaos_world import World
@@ -24,6 +25,8 @@ CANCEL_TIMEOUT_SECONDS = 2
 # Of a fifth of a second: past its timeout, and past the time that a cancelled handler has to clean up.
 IGNORE_TURNS = 80
 SEND_PATIENCE_SECONDS = 30.0
+# A process with a deadly job in hand ends within this; one that hangs is ended by others, which takes its time.
+DEADLY_SECONDS = 120.0
 
 
 async def exit_process(world: World, fault: PlannedFault) -> Injected | None:
@@ -62,7 +65,9 @@ async def block_loop(world: World, fault: PlannedFault) -> Injected | None:
         return None
     world.acknowledged.record(ACKNOWLEDGED, job_id)
     await asyncio.sleep(seconds)
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), jobs=(job_id,))
+    return Injected(
+        fault.number, fault.kind, MAIN, begun_at, time.monotonic(), jobs=(job_id,), hit_seconds=seconds
+    )
 
 
 async def _poison(
@@ -80,21 +85,30 @@ async def _poison(
         time.monotonic(),
         jobs=(job_id,),
         cuts=ends_process,
+        ends=ends_process,
+        hit_seconds=DEADLY_SECONDS if ends_process else 0.0,
         poison=(job_id,),
     )
 
 
 async def _send(world: World, function: str, *args: Any, **options: Any) -> str | None:
-    """Enqueue through trouble: a fault that could not be placed would show nothing."""
+    """Enqueue through trouble: a fault that could not be placed would show nothing.
+
+    Under one id, drawn once: a send without an answer may have arrived, and a second job would be a fault in nobody's
+    books. One that did arrive is not sent again, because that would make it a new job which runs once more.
+    """
+    job_id, is_unsure = new_job_id(), False
     deadline = time.monotonic() + SEND_PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
-            job = await world.client.enqueue(function, *args, _queue_name=OWN, **options)
+            if is_unsure and await world.main.patient.exists(world.main.keys.job_key(job_id)):
+                return job_id
+            await world.client.enqueue(function, *args, _queue_name=OWN, _job_id=job_id, **options)
         except (RRQError, *REDIS_ERRORS):
+            is_unsure = True
             await asyncio.sleep(0.2)
             continue
-        assert job is not None
-        return job.id
+        return job_id
     return None
 
 

@@ -15,7 +15,9 @@ class Injected:
     `pids`          the processes it hit
     `jobs`          these jobs are the fault: whichever process starts one of them is hit, each time
     `cuts`          the attempts in hand of those processes may run again because of it
-    `cuts_from`     not before this moment, for a fault that leaves attempts some time to end
+    `cuts_from`     not before this moment, for a fault that leaves attempts or a lease some time to end
+    `ends`          those processes are dead afterwards
+    `hit_seconds`   how long one of `jobs` keeps its process from reporting, unless its effect says otherwise
     `is_outage`     everybody of that part was without Redis
     `disturbs_all`  everybody lost a connection, and perhaps an answer
     `loses`         Redis itself may have lost what it acknowledged between these two moments
@@ -31,10 +33,20 @@ class Injected:
     jobs: tuple[str, ...] = ()
     cuts: bool = False
     cuts_from: float | None = None
+    ends: bool = False
+    hit_seconds: float = 0.0
     is_outage: bool = False
     disturbs_all: bool = False
     loses: tuple[float, float] | None = None
     poison: tuple[str, ...] = ()
+
+
+class HalfDone(Exception):
+    """A fault that happened and whose aftermath went wrong: it counts as injected, and as a complaint."""
+
+    def __init__(self, injected: Injected) -> None:
+        super().__init__(injected.kind)
+        self.injected = injected
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,7 @@ class DueAgain:
     begun_at: float
     seconds: float | None
     jobs: int
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 CUT_REPLIES = 4
 PAST_LEASES = 1.5
 WITHIN_LEASES = 0.1
-# What a worker takes to try again after a failed heartbeat, and a little for a busy machine.
-RETRY_SECONDS = 1.0
+LEAST_LEASES_LEFT = 2 / 3
 
 
 def _pick(world: World, fault: PlannedFault) -> tuple[PodPlace, RedisProxy]:
@@ -69,14 +68,15 @@ async def cut_replies(world: World, fault: PlannedFault) -> Injected | None:
 
 
 async def silence_within_lease(world: World, fault: PlannedFault) -> Injected | None:
-    return await _silence(world, fault, WITHIN_LEASES * world.config.lease_seconds)
+    """Harmless, whenever it comes: see ChaosConfig.socket_timeout_seconds."""
+    return await _silence(world, fault, WITHIN_LEASES * world.config.lease_seconds, cuts=False)
 
 
 async def silence_past_lease(world: World, fault: PlannedFault) -> Injected | None:
-    return await _silence(world, fault, PAST_LEASES * world.config.lease_seconds)
+    return await _silence(world, fault, PAST_LEASES * world.config.lease_seconds, cuts=True)
 
 
-async def _silence(world: World, fault: PlannedFault, seconds: float) -> Injected | None:
+async def _silence(world: World, fault: PlannedFault, seconds: float, *, cuts: bool) -> Injected | None:
     place, proxy = _pick(world, fault)
     before = place.children()
     begun_at = time.monotonic()
@@ -85,14 +85,12 @@ async def _silence(world: World, fault: PlannedFault, seconds: float) -> Injecte
         await asyncio.sleep(seconds)
     finally:
         proxy.blackhole = False
-    # Bytes are gone for good, so that each side waits for its time-out before it connects anew. Whether the lease
-    # lasts until then is the worker's luck with the moment of its last renewal; at worst a third of it is gone.
-    socket_timeout_seconds = world.config.socket_timeout_seconds
-    silent_seconds = time.monotonic() - begun_at + socket_timeout_seconds + RETRY_SECONDS
-    cuts = silent_seconds >= world.config.lease_seconds * 2 / 3
+    # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
+    ended_at = time.monotonic() + world.config.socket_timeout_seconds
+    # The last renewal was a third of the lease ago at most: before two thirds of it no lease can have ended.
+    cuts_from = begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds
     pids = _hit(place, before)
-    ended_at = time.monotonic() + socket_timeout_seconds
-    return Injected(fault.number, fault.kind, MAIN, begun_at, ended_at, pids, cuts=cuts)
+    return Injected(fault.number, fault.kind, MAIN, begun_at, ended_at, pids, cuts=cuts, cuts_from=cuts_from)
 
 
 FAULTS = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAST_LEASES = 1.5
 # A third of a lease is the time between two renewals: a shorter stop costs one of them at most.
 WITHIN_LEASES = 0.25
+LEAST_LEASES_LEFT = 2 / 3
 # The default of worker_shutdown_grace_period_seconds, less a little for clocks that are read one after the other.
 GRACE_SECONDS = 9.8
 
@@ -41,13 +42,14 @@ async def kill_child(world: World, fault: PlannedFault) -> Injected | None:
     victim = pick_child(world, fault)
     if victim is None:
         return None
-    _, pid = victim
+    place, pid = victim
+    family = (pid, *place.children())
     worker_ids = await world.main.worker_ids({pid})
     begun_at = time.monotonic()
     if not _signal(pid, signal.SIGKILL):
         return None
-    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at))
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=True)
+    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, family))
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=True, ends=True)
 
 
 async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
@@ -58,6 +60,7 @@ async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
     supervisor = place.pod.pid
     if place.pod.process.poll() is not None or not _signal(supervisor, signal.SIGKILL):
         return None
+    place.killed.add(supervisor)
     return Injected(
         fault.number,
         fault.kind,
@@ -67,6 +70,7 @@ async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
         (supervisor, *children),
         cuts=True,
         cuts_from=begun_at + GRACE_SECONDS,
+        ends=True,
     )
 
 
@@ -81,11 +85,12 @@ async def kill_pod(world: World, fault: PlannedFault) -> Injected | None:
     # The supervisor is stopped first, so that it cannot write a certificate for the first of its children.
     _signal(place.pod.pid, signal.SIGSTOP)
     family = {*children, *place.children()}
-    for pid in (*family, place.pod.pid):
-        _signal(pid, signal.SIGKILL)
-    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at))
     pids = (*family, place.pod.pid)
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), pids, cuts=True)
+    place.killed.add(place.pod.pid)
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
+    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), pids, cuts=True, ends=True)
 
 
 async def stop_past_lease(world: World, fault: PlannedFault) -> Injected | None:
@@ -116,7 +121,11 @@ async def _stop(world: World, fault: PlannedFault, seconds: float, *, cuts: bool
         return None
     finally:
         place.stopped.discard(pid)
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=cuts)
+    # The last beat was a third of the lease ago at most: before two thirds of it no lease can have ended.
+    cuts_from = begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds
+    return Injected(
+        fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=cuts, cuts_from=cuts_from
+    )
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

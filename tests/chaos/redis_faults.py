@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from injected import MAIN, Injected
+from injected import MAIN, HalfDone, Injected
 from rrq.connection import REDIS_ERRORS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fault_plan import PlannedFault
 
 PAUSE_LEASES = 1.3
-# What an append-only file that is fsynced every second may not have on disk when its server dies.
+# So long may Redis put off a write to its append-only file because an fsync of it is not over yet.
 MOST_LOST_SECONDS = 2.0
 LOADING_SECONDS = 2.0
 # While it loads, Redis looks at its clients once every 2 MB: with less it would be silent instead of saying LOADING.
@@ -60,18 +60,33 @@ async def shut_down(world: World, fault: PlannedFault) -> Injected | None:
 
 
 async def kill(world: World, fault: PlannedFault) -> Injected | None:
-    killed_at = 0.0
+    loses: tuple[float, float] | None = None
 
     async def kill_and_start(main: MainPart) -> None:
-        nonlocal killed_at
+        nonlocal loses
+        begins_at = await _read_lost_since(main)
         await asyncio.to_thread(main.server.kill)
         # By now it is dead; until a moment ago it may have acknowledged something.
-        killed_at = time.monotonic()
+        loses = (begins_at, time.monotonic())
         await asyncio.sleep(fault.between(0.1, 1.5))
         await asyncio.to_thread(main.server.start)
 
-    injected = await _outage(world, fault, kill_and_start)
-    return replace(injected, loses=(injected.begun_at - MOST_LOST_SECONDS, killed_at))
+    try:
+        return replace(await _outage(world, fault, kill_and_start), loses=loses)
+    except HalfDone as half:
+        raise HalfDone(replace(half.injected, loses=loses)) from half.__cause__
+
+
+async def _read_lost_since(main: MainPart) -> float:
+    """Return from when on a kill, now, may lose what Redis acknowledged.
+
+    What was written to the file before the answer outlives the process, fsynced or not. Only while an fsync is under way
+    is the write put off, for two seconds at most. Where none is, at most what comes after this look can be lost.
+    """
+    looked_at = time.monotonic()
+    about = await main.patient.info("persistence")
+    # The answer came after the write of its own turn: with no fsync under way, nothing is left from before it.
+    return looked_at - MOST_LOST_SECONDS if about["aof_pending_bio_fsync"] else looked_at
 
 
 async def pause(world: World, fault: PlannedFault) -> Injected | None:
@@ -148,15 +163,15 @@ async def _outage(
         async with world.main.redis_fault:
             return await _outage(world, fault, action, is_held=True)
     begun_at = time.monotonic()
-    await action(world.main)
-    return Injected(
-        fault.number,
-        fault.kind,
-        MAIN,
-        begun_at,
-        time.monotonic(),
-        is_outage=True,
-    )
+    failed: Exception | None = None
+    try:
+        await action(world.main)
+    except Exception as error:  # noqa: BLE001  told below: whatever it did until then has happened
+        failed = error
+    injected = Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), is_outage=True)
+    if failed is not None:
+        raise HalfDone(injected) from failed
+    return injected
 
 
 FAULTS = {

@@ -2,7 +2,7 @@
 
 Pure. A rerun is explained only by a fault that hit the very process that ran the attempt, while it ran or while its
 outcome could not yet be stored. Told apart from those is what Redis itself forgot: the attempt had ended within the
-last moments before a crash or a fail-over, and its worker was not back in time to say so again.
+last moments before a crash or a fail-over, and another fault kept its process from saying so again in time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from injected import Injected
 
 # An outcome is on its way for a few milliseconds; a busy machine gets room, and a fault after that explains nothing.
-REPORT_SECONDS = 3.0
-# A process with a bad job in hand ends within this; one that hangs is ended by others, which takes its time.
-DEADLY_SECONDS = 120.0
+REPORT_SECONDS = 0.5
+RENEWALS_PER_LEASE = 3
 # After an outage: until everybody has connected again and sent what had gathered.
 RECONNECT_SECONDS = 3.0
 
@@ -51,7 +50,9 @@ class Rerun:
 class Hits:
     """Which faults hit which process, and when a process could not tell Redis how its jobs had ended."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, report_seconds: float) -> None:
+        self._report_seconds = report_seconds
+        self._renewal_seconds = evidence.lease_seconds / RENEWALS_PER_LEASE
         self._by_pid: dict[int, list[Injected]] = defaultdict(list)
         self._outages = [fault for fault in evidence.faults if fault.is_outage or fault.disturbs_all]
         for fault in evidence.faults:
@@ -70,64 +71,81 @@ class Hits:
         }
         for entry in evidence.ledger:
             if entry.event == STARTED and entry.job_id in bad:
-                ended_at = ends.get((entry.job_id, entry.pid), entry.at + DEADLY_SECONDS)
-                hit = replace(bad[entry.job_id], pids=(entry.pid,), begun_at=entry.at, ended_at=ended_at)
+                fault = bad[entry.job_id]
+                ended_at = ends.get((entry.job_id, entry.pid), entry.at + fault.hit_seconds)
+                hit = replace(fault, pids=(entry.pid,), begun_at=entry.at, ended_at=ended_at)
                 self._by_pid[entry.pid].append(hit)
 
-    def find_cause(self, cut: Entry, successor: Entry, effect: Entry | None) -> Injected | None:
+    def find_cause(self, cut: Entry, successor: Entry, end: Entry | None) -> Injected | None:
         """Return the fault that cut the attempt, before its successor and before Redis knew its outcome."""
-        known_by = inf if effect is None else self._reported_by(cut.pid, effect.at)
+        known_by = inf if end is None else self._reported_by(cut.pid, end.at)
         for fault in self._by_pid.get(cut.pid, ()):
             cuts_from = fault.begun_at if fault.cuts_from is None else fault.cuts_from
             if fault.cuts and cuts_from <= min(successor.at, known_by) and fault.ended_at >= cut.at:
                 return fault
         return None
 
-    def is_forgotten(self, successor: Entry, effect: Entry | None) -> bool:
-        """Tell whether the end of the attempt lies in what Redis itself lost, before the job was run again."""
-        return effect is not None and any(
+    def is_forgotten(self, successor: Entry, end: Entry | None) -> bool:
+        """Tell whether the end of the attempt lies in what Redis itself lost, and nobody was there to say it again."""
+        return end is not None and any(
             fault.loses is not None
-            and fault.loses[0] <= effect.at <= fault.loses[1] <= successor.at
-            and effect.pid in self._pids_by_part.get(fault.part, ())
-            for fault in self._outages
+            and fault.loses[0] <= end.at <= fault.loses[1] <= successor.at
+            and self._was_kept_away(end, fault, successor)
+            for fault in self._outages_of(end.pid)
         )
+
+    def _was_kept_away(self, end: Entry, outage: Injected, successor: Entry) -> bool:
+        """Whether the process died or was held up until others could have the job: a renewal after the outage."""
+        until = outage.ended_at + self._renewal_seconds
+        return any(
+            end.at <= fault.ended_at
+            and fault.begun_at <= min(until, successor.at)
+            and (fault.ends or fault.ended_at >= until)
+            for fault in self._by_pid.get(end.pid, ())
+        )
+
+    def _outages_of(self, pid: int) -> list[Injected]:
+        return [fault for fault in self._outages if pid in self._pids_by_part.get(fault.part, ())]
 
     def _reported_by(self, pid: int, at: float) -> float:
         """Return the moment until which an outcome of `at` may have been unknown to Redis."""
-        until = at + REPORT_SECONDS
-        troubles = [*self._outages, *self._by_pid.get(pid, ())]
+        until = at + self._report_seconds
+        troubles = [*self._outages_of(pid), *self._by_pid.get(pid, ())]
         while True:
             ends = [
                 fault.ended_at + RECONNECT_SECONDS
                 for fault in troubles
+                # A job that leaves the loop free (hit_seconds 0) keeps nobody from anything.
                 if fault.begun_at <= until < fault.ended_at + RECONNECT_SECONDS
+                and not (fault.jobs and fault.begun_at == fault.ended_at)
             ]
             if not ends:
                 return until
             until = max(ends)
 
 
-def find_reruns(evidence: Evidence) -> Iterator[Rerun]:
+def find_reruns(evidence: Evidence, report_seconds: float = REPORT_SECONDS) -> Iterator[Rerun]:
     """Yield every start that was not the first and that no orderly retry explains."""
-    hits = Hits(evidence)
+    hits = Hits(evidence, report_seconds)
     by_job: dict[str, list[Entry]] = defaultdict(list)
     for entry in evidence.ledger:
         by_job[entry.job_id].append(entry)
     for job_id, entries in by_job.items():
         starts = [entry for entry in entries if entry.event == STARTED]
         for cut, successor in pairwise(starts):
-            if _ended(RAISED, cut, entries):
+            raised, effect = _ended(RAISED, cut, entries), _ended(EFFECT, cut, entries)
+            if raised is not None and successor.attempt == cut.attempt + 1:
                 continue
-            effect = _ended(EFFECT, cut, entries)
-            is_legacy = bool({cut.pid, successor.pid} & evidence.legacy_pids)
+            end = effect or raised
             yield Rerun(
                 job_id,
                 cut,
                 successor,
-                hits.find_cause(cut, successor, effect),
-                is_legacy,
-                effect is not None,
-                hits.is_forgotten(successor, effect),
+                hits.find_cause(cut, successor, end),
+                # What ours had in hand needs a cause, also when the 0.7.1 worker is the one who starts it again.
+                is_legacy=cut.pid in evidence.legacy_pids,
+                had_effect=effect is not None,
+                is_forgotten=hits.is_forgotten(successor, end),
             )
 
 

@@ -8,12 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bars import Bars
 from chaos_config import full_config, short_config
 from chaos_ledger import EFFECT, STARTED, Entry
 from chaos_report import BEGIN, END, build_tables, insert_tables, show, write_documents, write_json
 from evidence import Evidence, PartState
 from injected import MAIN, DueAgain, Injected, Sample
-from verdict import Bars, judge
+from verdict import judge
 
 if TYPE_CHECKING:
     from pathlib import Path

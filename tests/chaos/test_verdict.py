@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from bars import Bars
 from chaos_ledger import EFFECT, RAISED, STARTED, TAKEN, Entry
-from evidence import Evidence, PartState
-from injected import MAIN, SENTINEL, DueAgain, Injected, Sample
-from verdict import Bars, Report, judge
+from doctored import CHILD, LEGACY, OTHER, build, fault, killed, run_of, verdict
+from injected import MAIN, SENTINEL, DueAgain, Sample
 
-LEASE_SECONDS = 3.0
-CHILD, OTHER, LEGACY = 11, 12, 99
-
-
-def run_of(job_id: str, at: float, pid: int = CHILD, seconds: float = 0.2, attempt: int = 1) -> list[Entry]:
-    return [
-        Entry(STARTED, job_id, attempt, pid, at),
-        Entry(EFFECT, job_id, attempt, pid, at + seconds),
-    ]
-
-
-def build(
-    *entries: Entry,
-    jobs: dict[str, float] | None = None,
-    statuses: dict[str, str | None] | None = None,
-    faults: list[Injected] | None = None,
-    dead_letters: tuple[str, ...] = (),
-    left_keys: tuple[str, ...] = (),
-    part: str = MAIN,
-    **more: Any,
-) -> Evidence:
-    """Two good jobs, and whatever the test adds."""
-    jobs = {"good-1": 0.5, "good-2": 0.6} | (jobs or {})
-    good = [*run_of("good-1", 1.0), *run_of("good-2", 1.1, OTHER)]
-    ledger = sorted([*good, *entries], key=lambda entry: entry.at)
-    state = PartState(dict.fromkeys(jobs, "COMPLETED") | (statuses or {}), dead_letters, left_keys)
-    options: dict[str, Any] = {
-        "legacy_pids": frozenset({LEGACY}),
-        "load_ended_at": 60.0,
-        "jobs_per_second": 50.0,
-        "lease_seconds": LEASE_SECONDS,
-    }
-    return Evidence({part: jobs}, ledger, faults or [], {part: state}, **options | more)
-
-
-def fault(kind: str, begun_at: float, ended_at: float | None = None, **more: Any) -> Injected:
-    return Injected(
-        1, kind, more.pop("part", MAIN), begun_at, begun_at if ended_at is None else ended_at, **more
-    )
-
-
-def verdict(evidence: Evidence, bars: Bars | None = None) -> Report:
-    return judge(evidence, bars or Bars())
-
-
-def killed(at: float, pid: int = CHILD) -> Injected:
-    return fault("child killed", at, pids=(pid,), cuts=True)
+if TYPE_CHECKING:
+    from injected import Injected
 
 
 def test_a_run_in_which_all_went_well_has_no_violation() -> None:
@@ -219,8 +174,8 @@ def test_a_rerun_is_put_down_to_redis_only_if_it_may_have_forgotten_that_very_ou
 ) -> None:
     runs = [*run_of("twice", started_at), *run_of("twice", 9.0, OTHER)]
     failover = fault("fail-over", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0), part=part)
-    pids = {MAIN: frozenset({CHILD, OTHER})}
-    report = verdict(build(*runs, jobs={"twice": 0.8}, faults=[failover], pids_by_part=pids))
+    held_up = fault("network slow", 5.0, 7.5, pids=(CHILD,))
+    report = verdict(build(*runs, jobs={"twice": 0.8}, faults=[failover, held_up]))
     assert (report.reruns_by_redis, report.unexplained_reruns) == ((1, 0) if is_forgotten else (0, 1))
 
 
@@ -296,6 +251,7 @@ def test_a_backlog_that_stays_is_found() -> None:
     report = verdict(build(samples=samples, faults=[killed(2.0, pid=7)]))
     assert report.violations == [
         "the backlog of 1 faults was not gone within 30 s: 1 (child killed)",
+        "more jobs waited than 25 for 57 s from 2 s on, 30 s are allowed",
     ]
 
 

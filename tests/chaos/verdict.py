@@ -2,63 +2,33 @@
 
 Lost is what was acknowledged and never had its effect. Only two things excuse it, and both are counted apart: Redis
 itself forgot it (its hash is gone, nobody started it after the fault, and its acknowledgement lies in the last moments
-before a fault in which Redis may forget), or an RRQ 0.7.1 worker took it from its queue and lost it.
+before a fault in which Redis may forget), or an RRQ 0.7.1 worker was the last to take it, and lost it. Times are
+judged in `judged_times.py`, reruns in `reruns.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT, STARTED, TAKEN
-from injected import MAIN
+from judged_times import CHILD, POD, JudgedTimes
 from reruns import find_reruns
+from spread import spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bars import Bars
     from evidence import Evidence
     from injected import Injected
     from reruns import Rerun
+    from spread import Spread
 
-CHILD, POD = "child killed", "pod killed"
 FEW = 5
-RECONNECT_SECONDS = 2.0
 AFTER_SECONDS = 10.0
-# Jobs that wait for less than this are no backlog: at half capacity it is what one batch makes.
-BACKLOG_SECONDS_OF_LOAD = 0.5
-
-
-@dataclass(frozen=True)
-class Bars:
-    """What the times are held against."""
-
-    child_due_again_seconds: float = 1.0
-    pod_due_again_seconds: float = 20.0
-    backlog_seconds: float = 30.0
-    #: Where producers wait until a job is safe, and Redis may forget none that it acknowledged.
-    durable_parts: frozenset[str] = frozenset()
-
-    def with_room(self, factor: float) -> Bars:
-        """Return the same bars for a machine that has other things to do; counts get no room."""
-        return Bars(
-            self.child_due_again_seconds * factor,
-            self.pod_due_again_seconds * factor,
-            self.backlog_seconds * factor,
-            self.durable_parts,
-        )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Times in seconds."""
-
-    count: int
-    p50: float
-    p99: float
-    most: float
 
 
 @dataclass(frozen=True)
@@ -88,6 +58,8 @@ class Report:
     lost_by_redis: int
     lost_by_legacy: int
     reruns: int
+    reruns_by_fault: int
+    repeated_by_fault: int
     reruns_of_legacy: int
     reruns_by_redis: int
     unexplained_reruns: int
@@ -108,6 +80,17 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
 
+def _left_with_legacy(evidence: Evidence) -> set[str]:
+    """Jobs that an 0.7.1 worker was the last to have: whatever one of ours started after that is ours to answer for."""
+    taken: set[str] = set()
+    for entry in evidence.ledger:
+        if entry.event == TAKEN:
+            taken.add(entry.job_id)
+        elif entry.event == STARTED and entry.pid not in evidence.legacy_pids:
+            taken.discard(entry.job_id)
+    return taken
+
+
 def judge(evidence: Evidence, bars: Bars) -> Report:
     """Return what happened and every promise that was broken."""
     return _Judge(evidence, bars).judge()
@@ -117,17 +100,20 @@ class _Judge:
     def __init__(self, evidence: Evidence, bars: Bars) -> None:
         self._evidence = evidence
         self._bars = bars
+        self._times = JudgedTimes(evidence, bars)
         self._violations = list(evidence.complaints)
         self._last_start = {entry.job_id: entry.at for entry in evidence.ledger if entry.event == STARTED}
         self._effects = Counter(entry.job_id for entry in evidence.ledger if entry.event == EFFECT)
-        self._taken = {entry.job_id for entry in evidence.ledger if entry.event == TAKEN}
+        self._last_effect = {entry.job_id: entry.pid for entry in evidence.ledger if entry.event == EFFECT}
+        self._taken = _left_with_legacy(evidence)
         self._poison = {job_id for fault in evidence.faults for job_id in fault.poison}
 
     def judge(self) -> Report:
         evidence = self._evidence
         lost, by_redis, by_legacy = self._judge_losses()
-        reruns = list(find_reruns(evidence))
+        reruns = list(find_reruns(evidence, self._bars.report_seconds))
         own = [rerun for rerun in reruns if not rerun.is_legacy]
+        by_fault = [rerun for rerun in own if rerun.cause is not None]
         unexplained = [rerun for rerun in own if rerun.cause is None and not rerun.is_forgotten]
         for rerun in unexplained[:FEW]:
             self._violations.append(
@@ -139,7 +125,8 @@ class _Judge:
         self._judge_final_states()
         rates = self._rates()
         kinds = [self._judge_kind(kind, own, rates) for kind in sorted({f.kind for f in evidence.faults})]
-        child, pod = self._judge_due_again(CHILD), self._judge_due_again(POD)
+        self._violations += [*self._times.find_late(CHILD), *self._times.find_late(POD)]
+        self._violations += self._times.find_backlogs()
         return Report(
             jobs=sum(len(part) for part in evidence.acknowledged.values()),
             effects=len(self._effects),
@@ -149,6 +136,8 @@ class _Judge:
             lost_by_redis=by_redis,
             lost_by_legacy=by_legacy,
             reruns=len(own),
+            reruns_by_fault=len(by_fault),
+            repeated_by_fault=sum(rerun.had_effect for rerun in by_fault),
             reruns_of_legacy=len(reruns) - len(own),
             reruns_by_redis=sum(rerun.cause is None and rerun.is_forgotten for rerun in own),
             unexplained_reruns=len(unexplained),
@@ -163,9 +152,9 @@ class _Judge:
             legacy_restarts=evidence.legacy_restarts,
             load_seconds=round(evidence.load_ended_at - evidence.load_begun_at, 1),
             usual_throughput=round(median(rates.values()), 1) if rates else 0.0,
-            due_again_child=child,
-            due_again_pod=pod,
-            backlog_gone=self._judge_backlog(evidence.faults, is_judged=True),
+            due_again_child=self._times.due_again(CHILD),
+            due_again_pod=self._times.due_again(POD),
+            backlog_gone=self._times.backlog_gone(evidence.faults),
             kinds=kinds,
             left_out=list(evidence.left_out),
             violations=self._violations,
@@ -227,10 +216,9 @@ class _Judge:
             stuck = [
                 f"{job_id} {status}"
                 for job_id, status in state.statuses.items()
-                # What an 0.7.1 worker ran and could not report stays as it left it.
                 if status not in ("COMPLETED", None)
                 and job_id in self._effects
-                and job_id not in self._taken
+                and not self._is_stuck_with_legacy(job_id)
                 and job_id not in self._poison
             ]
             if stuck:
@@ -242,68 +230,11 @@ class _Judge:
                     f"{len(state.left_keys)} keys of part {part} are left over: {list(state.left_keys)[:FEW]}"
                 )
 
+    def _is_stuck_with_legacy(self, job_id: str) -> bool:
+        """What an 0.7.1 worker ran itself and could not report stays as it left it; what ours ran does not."""
+        return job_id in self._taken and self._last_effect[job_id] in self._evidence.legacy_pids
+
     # Times
-
-    def _judge_due_again(self, kind: str) -> Spread | None:
-        limit = {CHILD: self._bars.child_due_again_seconds, POD: self._bars.pod_due_again_seconds}[kind]
-        spread = self._due_again(kind)
-        if spread is not None and spread.p99 >= limit:
-            self._violations.append(
-                f"{kind}: jobs were due again after {spread.p99:.2f} s (p99), {limit:g} s are allowed"
-            )
-        never = [one for one in self._evidence.due_again if one.kind == kind and one.seconds is None]
-        if never:
-            self._violations.append(f"{kind}: the jobs of {len(never)} were never given back")
-        return spread
-
-    def _due_again(self, kind: str) -> Spread | None:
-        """Times of those whose story no outage of Redis blurs; it has to be there for jobs to be given back."""
-        # A certificate needs only the connection back; a lease is not swept for a whole one after an outage.
-        blurred_seconds = RECONNECT_SECONDS if kind == CHILD else 2 * self._evidence.lease_seconds
-        outages = [
-            (fault.begun_at, fault.ended_at + blurred_seconds)
-            for fault in self._evidence.faults
-            if fault.part == MAIN
-            and (fault.is_outage or fault.kind.startswith(("clock of Redis", "network", "replies")))
-        ]
-        return spread_of(
-            [
-                one.seconds
-                for one in self._evidence.due_again
-                if one.kind == kind
-                and one.seconds is not None
-                and not any(
-                    begin <= one.begun_at + one.seconds and one.begun_at <= end for begin, end in outages
-                )
-            ]
-        )
-
-    def _judge_backlog(self, faults: Sequence[Injected], *, is_judged: bool = False) -> Spread | None:
-        """How long after the end of each fault the jobs that had gathered were gone."""
-        most = max(1.0, BACKLOG_SECONDS_OF_LOAD * self._evidence.jobs_per_second)
-        calm = [
-            sample.at
-            for sample in self._evidence.samples
-            if sample.backlog is not None and sample.backlog <= most
-        ]
-        if not self._evidence.samples:
-            return None
-        last_at = self._evidence.samples[-1].at
-        times, late = [], []
-        for fault in faults:
-            if fault.part != MAIN:
-                continue
-            gone_at = next((at for at in calm if at >= fault.ended_at), None)
-            seconds = (gone_at if gone_at is not None else last_at + 1e6) - fault.ended_at
-            times.append(max(0.0, seconds))
-            if seconds > self._bars.backlog_seconds:
-                late.append(f"{fault.number} ({fault.kind})")
-        if is_judged and late:
-            self._violations.append(
-                f"the backlog of {len(late)} faults was not gone within {self._bars.backlog_seconds:g} s: "
-                f"{', '.join(late[:FEW])}"
-            )
-        return spread_of(times)
 
     def _rates(self) -> dict[int, int]:
         """Effects per second of the load, by the second."""
@@ -331,10 +262,10 @@ class _Judge:
             reruns=len(caused),
             repeated_effects=sum(rerun.had_effect for rerun, _ in caused),
             rerun=spread_of([max(0.0, rerun.successor.at - cause.begun_at) for rerun, cause in caused]),
-            due_again=self._due_again(kind),
+            due_again=self._times.due_again(kind),
             throughput_during=round(sum(during) / len(during), 1) if during else None,
             throughput_after=round(sum(after) / len(after), 1) if after else None,
-            backlog_gone=self._judge_backlog(faults),
+            backlog_gone=self._times.backlog_gone(faults),
         )
 
     def _rates_between(self, rates: dict[int, int], begin: float, end: float) -> list[int]:
@@ -342,24 +273,3 @@ class _Judge:
         return [
             rates[second] for second in range(int(begin - offset), int(end - offset) + 1) if second in rates
         ]
-
-
-def spread_of(seconds: Sequence[float]) -> Spread | None:
-    """Return the middle and the end of a set of times; None of none."""
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    return Spread(
-        len(ordered),
-        round(ordered[(len(ordered) - 1) // 2], 3),
-        round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 3),
-        round(ordered[-1], 3),
-    )
-
-
-def count_by_kind(faults: Sequence[Injected]) -> dict[str, int]:
-    """How often each kind was injected."""
-    counts: dict[str, int] = defaultdict(int)
-    for fault in faults:
-        counts[fault.kind] += 1
-    return dict(sorted(counts.items()))

@@ -1,0 +1,147 @@
+"""Judges the times of a run: when the jobs of the dead were due again, and when a backlog was gone. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from injected import MAIN
+from spread import spread_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bars import Bars
+    from evidence import Evidence
+    from injected import DueAgain, Injected
+    from spread import Spread
+
+CHILD, POD = "child killed", "pod killed"
+FEW = 5
+RECONNECT_SECONDS = 2.0
+# A kind that was injected so often where it could be measured, and never was, is one that nobody judges.
+OFTEN = 3
+# Jobs that wait for less than this are no backlog: at half capacity it is what one batch makes.
+BACKLOG_SECONDS_OF_LOAD = 0.5
+NEVER_SECONDS = 1e6
+
+
+class JudgedTimes:
+    """What the times say, and which of them broke a bar."""
+
+    def __init__(self, evidence: Evidence, bars: Bars) -> None:
+        self._evidence = evidence
+        self._bars = bars
+        self._most_waiting = max(1.0, BACKLOG_SECONDS_OF_LOAD * evidence.jobs_per_second)
+
+    # Due again
+
+    def due_again(self, kind: str) -> Spread | None:
+        """Times of those whose story no outage of Redis blurs; it has to be there for jobs to be given back."""
+        return spread_of(
+            [
+                one.seconds
+                for one in self._evidence.due_again
+                if one.kind == kind and one.seconds is not None and not self._is_blurred(one, one.seconds)
+            ]
+        )
+
+    def find_late(self, kind: str) -> Iterator[str]:
+        """Yield what is wrong about the jobs of processes that died in this way."""
+        limit = {CHILD: self._bars.child_due_again_seconds, POD: self._bars.pod_due_again_seconds}[kind]
+        spread = self.due_again(kind)
+        if spread is not None and spread.p99 >= limit:
+            yield f"{kind}: jobs were due again after {spread.p99:.2f} s (p99), {limit:g} s are allowed"
+        never = [one for one in self._evidence.due_again if one.kind == kind and one.seconds is None]
+        if never:
+            yield f"{kind}: the jobs of {len(never)} were never given back"
+        clear = self._count_clear(kind)
+        if spread is None and clear >= OFTEN:
+            yield f"{kind}: {clear} were injected away from every outage, and the time of none was measured"
+
+    def _count_clear(self, kind: str) -> int:
+        """How many faults of the kind had their lease to run out in while nothing else was wrong with Redis."""
+        lease_seconds = self._evidence.lease_seconds
+        return sum(
+            not any(
+                begin <= fault.begun_at + lease_seconds and fault.begun_at <= end
+                for begin, end in self._blurs(kind)
+            )
+            for fault in self._evidence.faults
+            if fault.kind == kind
+        )
+
+    def _blurs(self, kind: str) -> list[tuple[float, float]]:
+        # A certificate needs only the connection back; a lease is not swept for a whole one after an outage.
+        after_seconds = RECONNECT_SECONDS if kind == CHILD else 2 * self._evidence.lease_seconds
+        return [
+            (fault.begun_at, fault.ended_at + after_seconds)
+            for fault in self._evidence.faults
+            if fault.part == MAIN and (fault.is_outage or fault.kind.startswith("clock of Redis"))
+        ]
+
+    def _is_blurred(self, one: DueAgain, seconds: float) -> bool:
+        # The network of a pod matters to its own jobs only: whoever else sweeps has a network of its own.
+        own = [
+            (fault.begun_at, fault.ended_at + RECONNECT_SECONDS)
+            for fault in self._evidence.faults
+            if fault.kind.startswith(("network", "replies")) and set(fault.pids) & set(one.pids)
+        ]
+        return any(
+            begin <= one.begun_at + seconds and one.begun_at <= end
+            for begin, end in (*self._blurs(one.kind), *own)
+        )
+
+    # Backlog
+
+    def backlog_gone(self, faults: Sequence[Injected]) -> Spread | None:
+        """How long after the end of each fault the jobs that had gathered were gone."""
+        return spread_of([max(0.0, seconds) for _, seconds in self._backlogs(faults)])
+
+    def find_backlogs(self) -> Iterator[str]:
+        """Yield which backlogs stayed: those of a fault, and those that grew later, for whatever reason."""
+        bar = self._bars.backlog_seconds
+        late = [
+            f"{fault.number} ({fault.kind})"
+            for fault, seconds in self._backlogs(self._evidence.faults)
+            if seconds > bar
+        ]
+        if late:
+            yield f"the backlog of {len(late)} faults was not gone within {bar:g} s: {', '.join(late[:FEW])}"
+        for begin, end in self._stretches():
+            if end - begin > bar:
+                at = begin - self._evidence.load_begun_at
+                yield f"more jobs waited than {self._most_waiting:g} for {end - begin:.0f} s from {at:.0f} s on, {bar:g} s are allowed"
+
+    def _backlogs(self, faults: Sequence[Injected]) -> Iterator[tuple[Injected, float]]:
+        if not self._evidence.samples:
+            return
+        calm = [
+            sample.at
+            for sample in self._evidence.samples
+            if sample.backlog is not None and sample.backlog <= self._most_waiting
+        ]
+        for fault in faults:
+            if fault.part == MAIN:
+                gone_at = next((at for at in calm if at >= fault.ended_at), fault.ended_at + NEVER_SECONDS)
+                yield fault, gone_at - fault.ended_at
+
+    def _stretches(self) -> Iterator[tuple[float, float]]:
+        """Yield from when to when too many waited, without the outages and the time that one has to recover from."""
+        excused = [
+            (fault.begun_at, fault.ended_at + self._bars.backlog_seconds)
+            for fault in self._evidence.faults
+            if fault.part == MAIN and fault.is_outage
+        ]
+        begun_at: float | None = None
+        last_at = 0.0
+        for sample in self._evidence.samples:
+            is_calm = sample.backlog is not None and sample.backlog <= self._most_waiting
+            if is_calm or any(begin <= sample.at <= end for begin, end in excused):
+                if begun_at is not None:
+                    yield begun_at, last_at
+                begun_at = None
+                continue
+            begun_at = sample.at if begun_at is None else begun_at
+            last_at = sample.at
+        if begun_at is not None:
+            yield begun_at, last_at

@@ -1,0 +1,168 @@
+"""No excuse is too wide: ledgers in which something is wrong beside a fault that has nothing to do with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos_ledger import RAISED, STARTED, TAKEN, Entry
+from doctored import CHILD, LEASE_SECONDS, LEGACY, OTHER, build, fault, killed, run_of, verdict
+from injected import MAIN, SENTINEL, DueAgain, Sample
+
+POD_PIDS = (21, 22)
+TWO_RUNS = (*run_of("twice", 2.0), *run_of("twice", 9.0, OTHER))
+TWICE = {"twice": 1.9}
+
+
+# Attempts that ran again
+
+
+def test_a_job_that_ignores_its_cancellation_keeps_its_process_from_nothing() -> None:
+    bad = fault("handler ignores cancellation", 9.0, jobs=("bad",), poison=("bad",))
+    entries = [
+        Entry(STARTED, "bad", 1, CHILD, 10.0),
+        *run_of("j", 20.0),
+        *run_of("j", 100.5, OTHER),
+    ]
+    report = verdict(build(*entries, jobs={"j": 19.0}, faults=[bad, killed(100.0)], dead_letters=("bad",)))
+    assert report.unexplained_reruns == 1
+
+
+@pytest.mark.parametrize(("part", "unexplained"), [(MAIN, 0), (SENTINEL, 1)])
+def test_an_outage_of_the_other_part_kept_no_outcome_from_being_stored(part: str, unexplained: int) -> None:
+    outage = fault("Redis shut down", 2.1, 6.0, is_outage=True, part=part)
+    report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[outage, killed(6.5)]))
+    assert report.unexplained_reruns == unexplained
+
+
+def test_what_ours_finished_and_the_old_worker_started_again_needs_a_cause() -> None:
+    runs = [*run_of("old", 2.0, CHILD), *run_of("old", 4.0, LEGACY)]
+    report = verdict(build(*runs, jobs={"old": 1.9}))
+    assert (report.reruns_of_legacy, report.unexplained_reruns) == (0, 1)
+
+
+def test_an_effect_before_a_crash_of_redis_is_no_excuse_for_an_owner_that_was_there_all_the_time() -> None:
+    crash = fault("Redis killed", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0))
+    assert verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash])).unexplained_reruns == 1
+
+
+@pytest.mark.parametrize(("died_at", "by_redis"), [(5.0, 1), (8.0, 0)])
+def test_what_redis_forgot_is_excused_if_its_owner_died_before_it_could_say_it_again(
+    died_at: float, by_redis: int
+) -> None:
+    crash = fault("Redis killed", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0))
+    # Killed without having cut anything: only the second telling is what it kept from happening.
+    death = fault("child killed", died_at, pids=(CHILD,), ends=True)
+    report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash, death]))
+    assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
+
+
+@pytest.mark.parametrize("kind", ["child stopped past its lease", "network silent past the lease"])
+@pytest.mark.parametrize(("ran_again_at", "unexplained"), [(3.0, 1), (5.5, 0)])
+def test_a_stop_explains_nothing_before_the_lease_can_have_ended(
+    kind: str, ran_again_at: float, unexplained: int
+) -> None:
+    start = Entry(STARTED, "cut", 1, CHILD, 2.0)
+    cuts_from = 2.1 + LEASE_SECONDS * 2 / 3
+    stop = fault(kind, 2.1, 6.6, pids=(CHILD,), cuts=True, cuts_from=cuts_from)
+    report = verdict(build(start, *run_of("cut", ran_again_at, OTHER), jobs={"cut": 1.9}, faults=[stop]))
+    assert report.unexplained_reruns == unexplained
+
+
+def test_a_silence_within_the_lease_explains_nothing() -> None:
+    start = Entry(STARTED, "cut", 1, CHILD, 2.0)
+    silence = fault("network silent within the lease", 2.1, 3.2, pids=(CHILD,))
+    report = verdict(build(start, *run_of("cut", 5.5, OTHER), jobs={"cut": 1.9}, faults=[silence]))
+    assert report.unexplained_reruns == 1
+
+
+@pytest.mark.parametrize(("attempt", "unexplained"), [(1, 1), (2, 0), (3, 1)])
+def test_an_exception_explains_the_next_attempt_and_no_other(attempt: int, unexplained: int) -> None:
+    first = [Entry(STARTED, "flaky", 1, CHILD, 2.0), Entry(RAISED, "flaky", 1, CHILD, 2.1)]
+    report = verdict(build(*first, *run_of("flaky", 4.0, OTHER, attempt=attempt), jobs={"flaky": 1.9}))
+    assert report.unexplained_reruns == unexplained
+
+
+@pytest.mark.parametrize(("died_at", "unexplained"), [(2.5, 0), (3.5, 1)])
+def test_a_death_explains_the_rerun_of_an_effect_only_while_its_outcome_was_on_its_way(
+    died_at: float, unexplained: int
+) -> None:
+    assert verdict(build(*TWO_RUNS, jobs=TWICE, faults=[killed(died_at)])).unexplained_reruns == unexplained
+
+
+def test_only_reruns_with_a_cause_are_told_as_cut_by_a_fault() -> None:
+    entries = [
+        Entry(STARTED, "cut", 1, CHILD, 2.0),
+        *run_of("cut", 2.5, OTHER),
+        *run_of("late", 1.9),
+        *run_of("late", 2.6, OTHER),
+        *run_of("odd", 3.0, OTHER),
+        *run_of("odd", 5.0, OTHER),
+    ]
+    jobs = dict.fromkeys(("cut", "late", "odd"), 1.8)
+    report = verdict(build(*entries, jobs=jobs, faults=[killed(2.2)]))
+    assert (report.reruns, report.reruns_by_fault, report.repeated_by_fault) == (3, 2, 1)
+    assert (report.repeated_effects, report.unexplained_reruns) == (2, 1)
+
+
+# The 0.7.1 worker
+
+
+@pytest.mark.parametrize(("started_at", "lost", "by_legacy"), [(3.0, 1, 0), (2.0, 0, 1)])
+def test_the_old_worker_is_blamed_only_for_what_it_was_the_last_to_have(
+    started_at: float, lost: int, by_legacy: int
+) -> None:
+    entries = [Entry(TAKEN, "old", 0, LEGACY, 2.1), Entry(STARTED, "old", 1, CHILD, started_at)]
+    report = verdict(build(*entries, jobs={"old": 1.9}, statuses={"old": "PENDING"}))
+    assert (report.lost, report.lost_by_legacy) == (lost, by_legacy)
+
+
+@pytest.mark.parametrize(("pid", "is_stuck"), [(CHILD, True), (LEGACY, False)])
+def test_a_job_that_the_old_worker_took_once_and_ours_ran_has_to_end(pid: int, is_stuck: bool) -> None:
+    entries = [Entry(TAKEN, "old", 0, LEGACY, 2.1), *run_of("old", 3.0, pid)]
+    report = verdict(build(*entries, jobs={"old": 1.9}, statuses={"old": "ACTIVE"}))
+    assert any("never ended" in violation for violation in report.violations) == is_stuck
+
+
+def test_a_job_that_ours_ran_before_the_old_worker_took_it_has_to_end() -> None:
+    entries = [*run_of("old", 2.0), Entry(TAKEN, "old", 0, LEGACY, 3.0)]
+    report = verdict(build(*entries, jobs={"old": 1.9}, statuses={"old": "ACTIVE"}))
+    assert any("never ended" in violation for violation in report.violations)
+
+
+# Times
+
+
+LATE_POD = DueAgain("pod killed", 10.0, 21.0, 3, POD_PIDS)
+
+
+@pytest.mark.parametrize("kind", ["network slow", "replies cut", "network silent past the lease"])
+def test_the_network_of_one_pod_does_not_blur_the_death_of_another(kind: str) -> None:
+    other = fault(kind, 12.0, 14.0, pids=(CHILD,))
+    assert "pod killed" in verdict(build(due_again=[LATE_POD], faults=[other])).violations[0]
+    own = fault(kind, 12.0, 14.0, pids=(POD_PIDS[0],))
+    assert verdict(build(due_again=[LATE_POD], faults=[own])).violations == []
+
+
+@pytest.mark.parametrize("kind", ["child killed", "pod killed"])
+def test_a_kind_that_could_be_measured_and_never_was_is_found(kind: str) -> None:
+    deaths = [fault(kind, float(at), pids=(50 + at,), cuts=True, ends=True) for at in (10, 20, 30)]
+    assert f"{kind}: 3 were injected away from every outage" in verdict(build(faults=deaths)).violations[0]
+    assert verdict(build(faults=deaths[:2])).violations == []
+    outage = fault("Redis shut down", 9.0, 11.0, is_outage=True)
+    assert verdict(build(faults=[outage, *deaths])).violations == []
+    measured = [DueAgain(kind, 20.0, 0.5, 1, (70,))]
+    assert verdict(build(faults=deaths, due_again=measured)).violations == []
+
+
+def test_a_backlog_that_grows_long_after_the_fault_is_found() -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < 45 else 0) for second in range(60)]
+    report = verdict(build(samples=samples, faults=[killed(2.0, pid=7)]))
+    assert report.violations == ["more jobs waited than 25 for 34 s from 10 s on, 30 s are allowed"]
+
+
+def test_a_backlog_of_an_outage_has_the_bar_to_be_gone_in() -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < 45 else 0) for second in range(60)]
+    outage = fault("Redis paused past the lease", 10.0, 20.0, is_outage=True)
+    assert verdict(build(samples=samples, faults=[outage])).violations == []
+    long = [Sample(float(second), 500 if second >= 10 else 0) for second in range(60)]
+    assert verdict(build(samples=long, faults=[outage])).violations != []
