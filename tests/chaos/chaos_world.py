@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from chaos_sentinel import SentinelPart
 from evidence import Evidence
 from final_state import read_part_state
 from injected import MAIN, SENTINEL, HalfDone
+from legacy import LegacyUnavailable, legacy_python
 from rrq.client import JobRequest, RRQClient
 from rrq.settings import RRQSettings
 from shortfalls import find_shortfalls
@@ -82,6 +84,9 @@ class World:
     # Running
 
     async def start(self) -> None:
+        # Its environment is made at the first use, which takes seconds; under load they would be a fault of ours.
+        with contextlib.suppress(LegacyUnavailable):
+            await asyncio.to_thread(legacy_python)
         await asyncio.gather(self.main.start(), self.sentinel.start())
         settings = RRQSettings(
             redis_dsn=self.main.server.dsn,

@@ -14,7 +14,7 @@ WHOLE_RUN = 1.0
 # Places in the order stand for moments; quiet spells after heavy faults move what comes behind them.
 EARLIER = 0.8
 # From here on Redis and its clock are left alone, and this is what is measured then.
-CALM_FROM_SHARE = 0.75
+CALM_FROM_SHARE = 0.65
 MEASURED = "pod killed"
 
 
@@ -137,7 +137,7 @@ def _draw_kinds(draw: random.Random, faults: int, most_outages: int) -> list[Kin
 
 
 def _leave_calm(ordered: list[Kind]) -> list[Kind]:
-    """Move what blurs a dead pod out of the last quarter, and every third pod to the end of it.
+    """Move what blurs a dead pod out of the last third, and every third pod to the end of it.
 
     The time until the jobs of a pod are given back can be taken only while Redis and its clock are left alone for a few
     leases, and without such a spell the bar on it would never be held against anything.

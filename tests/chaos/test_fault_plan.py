@@ -57,6 +57,26 @@ def test_what_takes_long_to_show_comes_early(seed: int) -> None:
         assert fault.at_seconds <= FULL["seconds"] * min(1.0, BY_NAME[fault.kind].latest_share + 0.1)
 
 
+@pytest.mark.parametrize("size", [SHORT, FULL], ids=["short", "full"])
+@pytest.mark.parametrize("seed", range(20))
+def test_pods_are_killed_where_the_time_until_their_jobs_are_given_back_can_be_taken(
+    size: Any, seed: int
+) -> None:
+    plan = draw_plan(seed, **size)
+    blurs = [
+        (fault.at_seconds, fault.at_seconds + size["lease_seconds"] * (2 + BY_NAME[fault.kind].busy_leases))
+        for fault in plan
+        if BY_NAME[fault.kind].blurs_leases
+    ]
+    pods = [fault.at_seconds for fault in plan if fault.kind == "pod killed"]
+    clear = [
+        at
+        for at in pods
+        if not any(begin <= at + size["lease_seconds"] * 4 / 3 and at <= end for begin, end in blurs)
+    ]
+    assert len(clear) >= max(1, len(pods) // 4)
+
+
 def test_more_faults_than_the_time_has_room_for_are_refused() -> None:
     with pytest.raises(PlanDoesNotFit, match="Ask for fewer faults or a longer run"):
         draw_plan(1, seconds=10.0, faults=40, lease_seconds=3.0, most_outages=10)

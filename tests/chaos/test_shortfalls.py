@@ -1,0 +1,91 @@
+"""A run that did less than it was meant to, or whose own processes failed, says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import chaos_world
+from chaos_config import full_config, short_config
+from chaos_processes import read_producers
+from chaos_producer import Producer
+from chaos_world import World
+from fault_plan import PlannedFault
+from injected import MAIN, HalfDone, Injected
+from shortfalls import find_shortfalls
+from waiting import eventually
+
+
+def test_a_run_with_nearly_all_its_faults_and_all_its_jobs_lacks_nothing() -> None:
+    assert list(find_shortfalls(40, 38, 0, 100, 100)) == []
+    assert list(find_shortfalls(40, 35, 5, 0, 7)) == []
+
+
+def test_a_run_with_too_few_faults_or_jobs_says_so() -> None:
+    assert list(find_shortfalls(40, 37, 0, 0, 7)) == ["only 37 of 40 planned faults were injected"]
+    assert list(find_shortfalls(40, 40, 0, 100, 99)) == ["only 99 of 100 planned jobs were acknowledged"]
+
+
+def test_producers_that_fared_well_are_no_complaint() -> None:
+    assert read_producers(MAIN, json.dumps({"refused": 7, "crashes": []}), []) == (7, [])
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_codes", "complaint"),
+    [
+        (json.dumps({"refused": 0, "crashes": ["KeyError('x')"]}), [], "KeyError('x')"),
+        (json.dumps({"refused": 0, "crashes": []}), [-11], "ended with -11"),
+        ("", [], "did not say"),
+    ],
+    ids=["an exception", "a death", "no last word"],
+)
+def test_producers_that_failed_by_themselves_are_a_complaint(
+    said: str, exit_codes: list[int], complaint: str
+) -> None:
+    _, (found,) = read_producers(MAIN, said, exit_codes)
+    assert complaint in found
+
+
+async def test_a_producer_keeps_the_exceptions_that_nobody_expected() -> None:
+    class Broken:
+        async def enqueue(self, *_: Any, **__: Any) -> None:
+            raise KeyError("unexpected")
+
+        async def close(self) -> None:
+            pass
+
+    options = {"dsn": "redis://127.0.0.1:1", "queues": ["q"], "producers": 1, "rate": 100.0, "seed": 1}
+    options |= {"socket_timeout_seconds": 1.0, "job_timeout_seconds": 10}
+    producer = Producer(options, 0, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]
+    producer._client = Broken()  # type: ignore[assignment]
+    is_over = asyncio.Event()
+    running = asyncio.create_task(producer.run(is_over))
+    await eventually(lambda: bool(producer.crashes), message="nothing was kept")
+    is_over.set()
+    await running
+    assert producer.crashes[0] == "KeyError('unexpected')"
+
+
+async def test_a_fault_whose_aftermath_failed_is_recorded_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Injected(1, "fail-over", MAIN, 1.0, 2.0, is_outage=True)
+
+    async def half(*_: Any) -> Injected | None:
+        raise HalfDone(done) from TimeoutError("the replica never caught up")
+
+    monkeypatch.setitem(chaos_world.FAULTS, "fail-over", half)
+    world: Any = SimpleNamespace(faults=[], missed=[], complaints=[])
+    await World._inject(world, PlannedFault(1, 0.0, "fail-over", 0.5, 0.5))
+    assert world.faults == [done]
+    assert "the replica never caught up" in world.complaints[0]
+
+
+@pytest.mark.parametrize("config", [short_config(1), full_config(1)], ids=["short", "full"])
+def test_a_renewal_that_is_lost_in_a_short_silence_leaves_time_for_the_next(config: Any) -> None:
+    longest_retry_seconds = 0.75
+    spent_seconds = config.lease_seconds / 3 + config.socket_timeout_seconds + longest_retry_seconds
+    assert spent_seconds < config.lease_seconds - 0.4
+    assert config.socket_timeout_seconds > 0.1 * config.lease_seconds
