@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from verdict import KindReport, Report
 
 NOTHING = "-"
+FULL_JOBS = 100_000
 BEGIN, END = "<!-- made by make chaos: begin -->", "<!-- made by make chaos: end -->"
 
 
@@ -88,14 +89,16 @@ def insert_tables(page: str, tables: str) -> str:
 def build_tables(config: ChaosConfig, report: Report) -> str:
     """Return the Markdown of one run."""
     command = f'make chaos ARGS="{"--full " if config.is_full else ""}--seed {config.seed}'
-    if config.is_full and config.jobs != 100_000:
+    if config.is_full and config.jobs != FULL_JOBS:
         command += f" --jobs {config.jobs} --faults {config.faults}"
     command += f' --durability {config.durability}"' if config.durability else '"'
     outcome = "Every promise held." if not report.violations else "**Promises were broken:**"
+    size = "The full run" if config.is_full and config.jobs == FULL_JOBS else "A short run"
+    room = "" if config.room == 1 else f" The bars on times were stretched by {config.room:g}."
     summary = (
-        f"`{command}`: {report.jobs:,} acknowledged jobs in {report.load_seconds / 60:.0f} minutes, "
-        f"{report.faults} faults of which {report.outages} took Redis away from everybody, "
-        f"lease {config.lease_seconds:g} s. {outcome}"
+        f"{size}, `{command}`: {report.jobs:,} acknowledged jobs in {report.load_seconds:.0f} s, "
+        f"{report.faults} of {config.faults} planned faults, of which {report.outages} took Redis away from everybody, "
+        f"lease {config.lease_seconds:g} s.{room} {outcome}"
     )
     lines = [
         summary,
@@ -112,10 +115,12 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
         f"| … of which had had their effect already | {report.repeated_by_fault} |",
         f"| run again because Redis had forgotten their outcome | {report.reruns_by_redis} |",
         f"| run again without a cause | {report.unexplained_reruns} |",
+        f"| left by the RRQ 0.7.1 worker and run again | {report.reruns_of_legacy} |",
+        f"| effects beyond the first of a job, whatever the reason | {report.repeated_effects} |",
         f"| late results refused | {report.fenced} |",
         f"| jobs that kill their process, of which in the dead letter queue | {report.poison_in_dead_letters} of {report.poison} |",
-        f"| due again after a child's death, p50 / p99 / max | {_spread(report.due_again_child)} |",
-        f"| due again after a whole pod's death | {_spread(report.due_again_pod)} |",
+        f"| due again after a child's death, p50 / p99 / max{_count(report.due_again_child)} | {_spread(report.due_again_child)} |",
+        f"| due again after a whole pod's death{_count(report.due_again_pod)} | {_spread(report.due_again_pod)} |",
         f"| backlog gone after a fault | {_spread(report.backlog_gone)} |",
         f"| sends that Redis refused or left unanswered | {report.refused:,} |",
         "",
@@ -148,6 +153,10 @@ def _spread(spread: Spread | None) -> str:
     if spread is None:
         return NOTHING
     return f"{spread.p50:.2f} / {spread.p99:.2f} / {spread.most:.2f} s"
+
+
+def _count(spread: Spread | None) -> str:
+    return " (none could be measured)" if spread is None else f" ({spread.count} measured)"
 
 
 def _number(value: float | None) -> str:

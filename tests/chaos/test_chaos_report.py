@@ -53,11 +53,21 @@ def test_the_terminal_is_told_every_violation_and_what_was_left_out(evidence: Ev
 
 def test_the_tables_name_command_and_seed_and_do_not_hide_a_broken_promise(evidence: Evidence) -> None:
     tables = build_tables(full_config(7), judge(evidence, Bars()))
-    assert '`make chaos ARGS="--full --seed 7"`' in tables
+    assert (
+        'The full run, `make chaos ARGS="--full --seed 7"`: 2 acknowledged jobs in 10 s, 2 of 500 planned'
+        in tables
+    )
     assert "**Promises were broken:**" in tables
     assert "- 1 acknowledged jobs are lost" in tables
     assert "| **lost** | **1** |" in tables
     assert "| child killed | 1 | 1 | 0.90 / 0.90 / 0.90 s |" in tables
+
+
+def test_the_tables_do_not_pass_off_a_short_run_as_the_full_one(evidence: Evidence) -> None:
+    tables = build_tables(short_config(7), judge(evidence, Bars()))
+    assert tables.startswith("A short run, ")
+    assert "lease 3 s. The bars on times were stretched by 3." in tables
+    assert "due again after a whole pod's death (none could be measured) | - |" in tables
 
 
 def test_only_what_stands_between_the_marks_is_replaced() -> None:
