@@ -114,11 +114,12 @@ class PodPlace:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _note_end(self) -> None:
-        if self.pod.pid not in self.killed:
+        pid = self.pod.pid
+        if pid not in self.killed:
             code = self.pod.process.poll()
-            self.complaints.append(
-                f"{self.name} (process {self.pod.pid}) ended with {code}, and no fault had hit it"
-            )
+            self.complaints.append(f"{self.name} (process {pid}) ended with {code}, and no fault had hit it")
+            # Once is enough.
+            self.killed.add(pid)
 
     def _note_processes(self) -> None:
         for pid in (self.pod.pid, *self.children()):

@@ -22,7 +22,7 @@ from chaos_clock import FakeClock, NoFakeClock, find_library
 from chaos_config import ChaosConfig
 from chaos_main import MainPart, open_control
 from chaos_redis import ChaosRedis, find_server_for_fake_clock
-from chaos_sentinel import SentinelPart
+from chaos_sentinel import MASTER_NAME, SentinelPart
 from fault_plan import KINDS, PlannedFault
 from waiting import eventually
 
@@ -112,6 +112,18 @@ async def test_a_redis_that_ended_is_back_with_its_data_on_the_same_port(world: 
     assert (injected.loses is not None) == (kind == "Redis killed")
 
 
+@pytest.mark.parametrize(("pending", "lost_seconds"), [(0, 0.0), (1, redis_faults.MOST_LOST_SECONDS)])
+async def test_a_killed_redis_may_have_lost_only_what_an_fsync_kept_from_being_written(
+    pending: int, lost_seconds: float
+) -> None:
+    async def info(_: str) -> dict[str, int]:
+        return {"aof_pending_bio_fsync": pending}
+
+    main: Any = SimpleNamespace(patient=SimpleNamespace(info=info))
+    since = await redis_faults._read_lost_since(main)
+    assert time.monotonic() - since == pytest.approx(lost_seconds, abs=0.5)
+
+
 async def test_a_paused_redis_gives_no_answer_for_longer_than_a_lease(world: Any) -> None:
     injected = await inject(world, "Redis paused past the lease", RedisTimeoutError, "PING")
     assert injected.ended_at - injected.begun_at > CONFIG.lease_seconds
@@ -152,6 +164,25 @@ async def test_a_fail_over_forgets_what_the_replica_had_not_heard_and_nothing_el
         control = open_control(part.master.port)
         assert await control.mget("before", "within") == [b"1", None]
         await control.aclose()
+    finally:
+        await part.close()
+
+
+@pytest.mark.slow
+async def test_a_fail_over_that_nobody_asked_for_is_told_and_the_new_master_is_known(tmp_path: Path) -> None:
+    part = SentinelPart(CONFIG, tmp_path)
+    try:
+        await part.start_servers()
+        await part.look_again()
+        assert part.complaints == []
+        old, new = part.master, part.replica
+        sentinel = open_control(int(part.dsn.rsplit(":", 1)[1].split("/")[0]))
+        await sentinel.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
+        await sentinel.aclose()
+        await part._is_master(new)
+        await part.look_again()
+        assert (part.master, part.replica) == (new, old)
+        assert ["by itself" in complaint for complaint in part.complaints] == [True]
     finally:
         await part.close()
 

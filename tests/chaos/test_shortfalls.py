@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import chaos_world
 from chaos_config import full_config, short_config
+from chaos_pods import PodPlace
 from chaos_processes import read_producers
 from chaos_producer import Producer
 from chaos_world import World
@@ -18,6 +19,9 @@ from fault_plan import PlannedFault
 from injected import MAIN, HalfDone, Injected
 from shortfalls import find_shortfalls
 from waiting import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_run_with_nearly_all_its_faults_and_all_its_jobs_lacks_nothing() -> None:
@@ -81,6 +85,18 @@ async def test_a_fault_whose_aftermath_failed_is_recorded_and_told(monkeypatch: 
     await World._inject(world, PlannedFault(1, 0.0, "fail-over", 0.5, 0.5))
     assert world.faults == [done]
     assert "the replica never caught up" in world.complaints[0]
+
+
+@pytest.mark.parametrize(("killed", "complaints"), [({7}, 0), (set(), 1)], ids=["by a fault", "by itself"])
+def test_a_pod_that_ended_is_a_complaint_unless_a_fault_killed_it(
+    tmp_path: Path, killed: set[int], complaints: int
+) -> None:
+    place = PodPlace("pod-1", "redis://127.0.0.1:1", tmp_path, short_config(1), ["own"])
+    ended: Any = SimpleNamespace(pid=7, process=SimpleNamespace(poll=lambda: -11))
+    place._pods.append(ended)
+    place.killed = killed
+    place._note_end()
+    assert len(place.complaints) == complaints
 
 
 @pytest.mark.parametrize("config", [short_config(1), full_config(1)], ids=["short", "full"])
