@@ -103,7 +103,7 @@ class JudgedTimes:
         late = [
             f"{fault.number} ({fault.kind})"
             for fault, seconds in self._backlogs(self._evidence.faults)
-            if seconds > bar
+            if seconds > bar and not self._is_followed_by_outage(fault)
         ]
         if late:
             yield f"the backlog of {len(late)} faults was not gone within {bar:g} s: {', '.join(late[:FEW])}"
@@ -111,6 +111,15 @@ class JudgedTimes:
             if end - begin > bar:
                 at = begin - self._evidence.load_begun_at
                 yield f"more jobs waited than {self._most_waiting:g} for {end - begin:.0f} s from {at:.0f} s on, {bar:g} s are allowed"
+
+    def _is_followed_by_outage(self, fault: Injected) -> bool:
+        """Whether Redis went away before the bar was over: what waits then is judged as the backlog of that outage."""
+        return any(
+            other.is_outage
+            and other.part == MAIN
+            and fault.begun_at < other.begun_at <= fault.ended_at + self._bars.backlog_seconds
+            for other in self._evidence.faults
+        )
 
     def _backlogs(self, faults: Sequence[Injected]) -> Iterator[tuple[Injected, float]]:
         if not self._evidence.samples:

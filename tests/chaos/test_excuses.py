@@ -166,3 +166,16 @@ def test_a_backlog_of_an_outage_has_the_bar_to_be_gone_in() -> None:
     assert verdict(build(samples=samples, faults=[outage])).violations == []
     long = [Sample(float(second), 500 if second >= 10 else 0) for second in range(60)]
     assert verdict(build(samples=long, faults=[outage])).violations != []
+
+
+@pytest.mark.parametrize(("gone_at", "is_late"), [(45, False), (55, True)])
+def test_a_backlog_is_put_down_to_the_outage_that_made_it_and_not_to_a_fault_just_before(
+    gone_at: int, is_late: bool
+) -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < gone_at else 0) for second in range(80)]
+    cut = fault("network cut", 9.0, 9.5, pids=(CHILD,))
+    outage = fault("Redis paused past the lease", 10.0, 20.0, is_outage=True)
+    report = verdict(build(samples=samples, faults=[cut, outage]))
+    assert [violation.endswith("1 (Redis paused past the lease)") for violation in report.violations] == (
+        [True] if is_late else []
+    )
