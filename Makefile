@@ -36,7 +36,6 @@ test: static ## Everything in check, the slow tests, at least 90 % branch covera
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
 	then $(BIN)/coverage report --include='operator/*'; \
 	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
-	$(CHAOS)
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
 	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
 	$(BIN)/pytest -q -rs -m docker tests/images
