@@ -148,7 +148,7 @@ class _ClockedWire(Wire):
         self._alter = alter
         self.altered: dict[str, Script] = {}
 
-    async def run(self, script: Script, keys: Any, args: Any) -> Any:
+    async def run(self, script: Script, keys: Any, args: Any, *, timeout_seconds: float | None = None) -> Any:
         altered = self.altered.get(script.name)
         if altered is None:
             source = self._alter(script).source
@@ -156,7 +156,7 @@ class _ClockedWire(Wire):
             source = source.replace(_READ_TIME, _READ_CLOCK)
             sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
             altered = self.altered[script.name] = Script(script.name, source, sha)
-        return await super().run(altered, keys, args)
+        return await super().run(altered, keys, args, timeout_seconds=timeout_seconds)
 
 
 def _tidy(kind: bytes, value: Any) -> Any:
