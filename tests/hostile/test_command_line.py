@@ -3,6 +3,7 @@ steers the terminal."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -10,11 +11,14 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from commandline import CommandLine, child_environment, terminal
 from foreign_hands import FAMILIES, VALUES, put
 from queue_steps import ask
+from rrq.commands.on_demand import CommandsOnDemand
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -185,6 +189,34 @@ async def test_garbage_as_an_argument_is_refused_or_answered(
     for argument in ARGUMENTS:
         result = await cli.run(*command, argument)
         assert_answered(result)
+
+
+async def test_what_a_terminal_has_no_letters_for_is_printed_with_escapes(
+    redis_dsn: str, store: JobStore
+) -> None:
+    await ask(store, "HSET", "rrq:job:1", "function_name", "caf\u00e9 \u2603", "status", "PENDING")
+    # Not ASCII, which click takes for UTF-8 that nobody has set up.
+    environment = child_environment({"RRQ_REDIS_DSN": redis_dsn, "PYTHONIOENCODING": "latin-1"})
+    shown = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "rrq", "job", "show", "1"],
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"caf\xe9 \\u2603" in shown.stdout
+
+
+def test_an_error_of_another_encoding_is_not_blamed_on_an_argument() -> None:
+    @click.command
+    def encode() -> None:
+        "caf\u00e9".encode("ascii")
+
+    group = CommandsOnDemand("group", places={})
+    group.get_command = lambda ctx, name: encode  # type: ignore[method-assign]
+    assert isinstance(CliRunner().invoke(group, ["encode"]).exception, UnicodeEncodeError)
 
 
 @pytest.mark.slow

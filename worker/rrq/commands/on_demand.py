@@ -1,6 +1,8 @@
 """A command line whose commands are imported only when they are called."""
 
 import importlib
+import io
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +19,15 @@ class CommandsOnDemand(click.Group):
         self._places = places
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            # A locale that lacks a letter must not keep a command from answering.
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except UnicodeEncodeError as error:
+            if not any("\udc80" <= character <= "\udcff" for character in error.object):
+                raise
             # Bytes of an argument that are no text come as halves of surrogate pairs, which Redis never takes.
             raise Refusal(
                 f"ERROR: {error.object!r} holds bytes that are not UTF-8, as no name, id or key of RRQ does. "
