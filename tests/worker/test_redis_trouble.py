@@ -13,9 +13,11 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from proxy import RedisProxy
+from queue_steps import ask
 from rrq import attempts
 from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
+from rrq.exc import EnqueueError
 from rrq.job import Job, JobStatus
 from rrq.registry import JobRegistry
 from rrq.scripts import load_script
@@ -317,11 +319,31 @@ async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_j
             "Error running script (call to f_1f8): @user_script:1: @user_script: 1: "
             "-READONLY You can't write against a read only replica."
         ),
+        ResponseError(
+            "user_script:176: READONLY You can't write against a read only replica. "
+            "script: 1f8, on @user_script:176."
+        ),
     ],
-    ids=["READONLY", "OOM", "NOREPLICAS", "MISCONF", "READONLY of 6.2"],
+    ids=["READONLY", "OOM", "NOREPLICAS", "MISCONF", "READONLY of 6.2", "READONLY raised by the script"],
 )
 def test_a_server_that_takes_no_writes_for_now_is_no_failure_of_the_script(refusal: ResponseError) -> None:
     assert not is_script_failure(refusal)
+
+
+async def test_a_producer_leaves_a_server_that_became_a_replica(
+    own_redis: EmbeddedRedis, make_redis: Callable[..., EmbeddedRedis]
+) -> None:
+    client = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
+    store = client.job_store
+    try:
+        assert await client.enqueue("nothing") is not None
+        assert store.wire.is_open
+        await ask(store, "REPLICAOF", "127.0.0.1", make_redis().port)
+        with pytest.raises(EnqueueError, match="READONLY"):
+            await client.enqueue("nothing")
+        assert not store.wire.is_open, "or the new master would never be asked for"
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 # How Redis begins when it takes no writes for now: demoted, out of memory, unable to persist, without its replicas.
-# Redis 6.2 has it behind a hyphen in the middle of the message.
+# Redis 6.2 has it behind a hyphen in the middle of the message, and a script that raised it behind its own line.
 _REFUSED_FOR_NOW = re.compile(
-    r"(?:^|-)(READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|LOADING|BUSY|CLUSTERDOWN) "
+    r"(?:^|-|user_script:\d+: )(READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|LOADING|BUSY|CLUSTERDOWN) "
 )
 
 
@@ -66,7 +66,8 @@ def is_script_failure(error: BaseException) -> bool:
 
 
 def _is_read_only(error: ResponseError) -> bool:
-    return isinstance(error, ReadOnlyError) or "-READONLY " in str(error)
+    found = _REFUSED_FOR_NOW.search(str(error))
+    return isinstance(error, ReadOnlyError) or (found is not None and found[1] == "READONLY")
 
 
 def is_refused_login(error: BaseException) -> bool:
