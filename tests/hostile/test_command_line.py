@@ -215,7 +215,7 @@ def test_an_error_of_another_encoding_is_not_blamed_on_an_argument() -> None:
         "caf\u00e9".encode("ascii")
 
     group = CommandsOnDemand("group", places={})
-    group.get_command = lambda ctx, name: encode  # type: ignore[method-assign]
+    group.get_command = lambda ctx, cmd_name: encode  # type: ignore[method-assign]
     assert isinstance(CliRunner().invoke(group, ["encode"]).exception, UnicodeEncodeError)
 
 
