@@ -19,6 +19,7 @@ from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
 from rrq.exc import EnqueueError
 from rrq.job import Job, JobStatus
+from rrq.messages import DeathCertificate
 from rrq.registry import JobRegistry
 from rrq.scripts import load_script
 from rrq.settings import RRQSettings
@@ -410,3 +411,44 @@ async def _can_enqueue(client: RRQClient, jobs: list[Job]) -> bool:
     except ConnectionError:
         return False
     return True
+
+
+@pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "still its own"])
+async def test_a_job_claimed_before_a_long_stop_is_begun_only_if_it_is_still_in_hand(
+    client: RRQClient, settings: RRQSettings, runs: Runs, is_reaped: bool
+) -> None:
+    store = client.job_store
+    jobs = await client.enqueue_many([JobRequest("count")] * 3)
+    async with by_hand(RRQWorker(settings, runs.registry)) as worker:
+        attempts = await worker.ownership.claim(3, worker.queues)
+        if is_reaped:
+            await store.reap_workers(DeathCertificate(worker.ownership.identity))
+        # As after SIGCONT: long ago by the clock, and nobody has told this process anything yet.
+        for attempt in attempts:
+            attempt.claimed_at -= settings.worker_lease_seconds
+            await worker._start(attempt.job, attempt.queue_name)
+        await eventually(lambda: not worker._running_tasks, 10, "the jobs never ended")
+        assert sum(runs.effects.values()) == (0 if is_reaped else 3)
+        await eventually(lambda: worker._poll_for_jobs(3) if is_reaped else True, 10, "nothing came back")
+        await all_done(store, jobs)
+    assert set(runs.effects.values()) == {1}
+    assert len(runs.effects) == 3
+
+
+async def test_a_job_goes_back_when_redis_cannot_be_asked_whether_it_is_still_in_hand(
+    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
+) -> None:
+    async with by_hand(RRQWorker(quick(own_redis.dsn), runs.registry)) as worker:
+        jobs = await direct.enqueue_many([JobRequest("count")])
+        attempts = await eventually(lambda: worker.ownership.claim(1, worker.queues), 10)
+        attempts[0].claimed_at -= 3600
+        own_redis.pause()
+        try:
+            await worker._start(attempts[0].job, attempts[0].queue_name)
+            await eventually(lambda: not worker._running_tasks, 10, "the job never ended")
+        finally:
+            own_redis.resume()
+        assert not runs.effects
+        await eventually(lambda: worker._poll_for_jobs(1), 20, "the job never came back")
+        await all_done(direct.job_store, jobs)
+    assert set(runs.effects.values()) == {1}

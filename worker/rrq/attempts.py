@@ -46,6 +46,7 @@ class Attempt:
     def __init__(self, job: Job, claimed: ClaimedJob) -> None:
         self.job = job
         self.claimed = claimed
+        #: Monotonic time at which the claim was sent: at that moment at least the lease was this worker's.
         self.claimed_at = monotonic()
         self.token = claimed.token
         self.queue_name = claimed.queue_name

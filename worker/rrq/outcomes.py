@@ -61,7 +61,13 @@ class JobOutcomes:
         if telemetry.active.enabled:
             self._traces.start(job, queue_name, self.worker_id)
         try:
-            await self._run_and_report(job, queue_name)
+            # A process that stood still since the claim, stopped by a signal say, must not begin what others have.
+            if (
+                attempt is None
+                or not self._ownership.may_have_lost(attempt)
+                or await self._ownership.may_start(attempt)
+            ):
+                await self._run_and_report(job, queue_name)
         except asyncio.CancelledError:
             await self._end_cancelled(job, queue_name, attempt)
         # Foreign code may run in overridden methods, and a job must end in some way.

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Protocol
 
 from rrq.attempts import Attempt, AttemptBook
-from rrq.connection import LOST_REPLY_ERRORS
+from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
 from rrq.decoding import parse_claimed_job
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.heartbeat import Lease, LeaseKeeper
@@ -92,6 +92,7 @@ class Ownership:
         self._is_hung = False
         self._mismatches = 0
         self._claims = 0
+        self._claim_sent_at = 0.0
         self._making_room_until: float | None = None
         self.last_claim: Claim | None = None
         #: Monotonic time of the last turn of the event loop, as far as the lease is concerned.
@@ -174,6 +175,7 @@ class Ownership:
             wait_ms=wait_ms,
             job_ids=job_ids,
         )
+        self._claim_sent_at = monotonic()
         try:
             return await self._host.job_store.claim_jobs(request)
         except BaseException:
@@ -204,6 +206,7 @@ class Ownership:
             self._bury_unreadable(claimed, error)
             return None
         attempt = Attempt(job, claimed)
+        attempt.claimed_at = self._claim_sent_at
         self.book.add(attempt)
         return attempt
 
@@ -233,6 +236,25 @@ class Ownership:
         if self._needs_resync:
             async with self._lock:
                 await self._agree()
+
+    def may_have_lost(self, attempt: Attempt) -> bool:
+        """Tell whether so long after its claim a job may have been given to others.
+
+        Heard-of heartbeats are no proof: after a stop the answers to those before it are still to be read.
+        """
+        settings = self._host.settings
+        shortest_seconds = settings.worker_lease_seconds - settings.lease_renewal_seconds
+        return monotonic() - attempt.claimed_at > shortest_seconds
+
+    async def may_start(self, attempt: Attempt) -> bool:
+        """Ask Redis whether a job is still this worker's; if it cannot be asked, the job goes back."""
+        self._needs_resync = True
+        try:
+            await self.agree_if_needed()
+        except (*REDIS_ERRORS, LeaseLost):
+            self.give_up(attempt, "The lease may have ended before the job was started. Re-queued.")
+            return False
+        return not attempt.is_lost
 
     async def _agree_before_report(self) -> None:
         """Have a Redis that may have restarted know the claims before it is told how they ended."""
