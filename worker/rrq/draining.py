@@ -50,11 +50,19 @@ class Draining:
 
     def _on_signal(self) -> None:
         """The first signal drains; another one hurries, or ends the patience of a retirement."""
-        if not self._shutdown_event.is_set():
+        if self._shutdown_event.is_set() and self._drain_until != inf:
+            self._cut_drain(0.0)
+        else:
+            self.drain()
+
+    def drain(self) -> None:
+        """Let the jobs in hand end within the grace period, also those that had all the time they need."""
+        if self._drain_until == inf:
+            self._cut_drain(self.settings.worker_shutdown_grace_period_seconds)
+        else:
             self._request_shutdown()
-            return
-        is_retiring = self._drain_until == inf
-        grace_seconds = self.settings.worker_shutdown_grace_period_seconds if is_retiring else 0.0
+
+    def _cut_drain(self, grace_seconds: float) -> None:
         logger.info("drain is cut short", extra={"worker_id": self.worker_id, "seconds": grace_seconds})
         self._drain_until = monotonic() + grace_seconds
         self._drain_changed.set()

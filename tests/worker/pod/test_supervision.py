@@ -353,6 +353,26 @@ async def test_children_of_a_killed_supervisor_keep_their_lease_and_end_in_order
     await assert_nothing_in_hand(client.job_store)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("handler", ["hold_loop", "ignore_cancellation"])
+async def test_a_child_of_a_killed_supervisor_that_cannot_end_is_ended_with_its_lease(
+    make_pod: Callable[..., Pod], client: RRQClient, handler: str
+) -> None:
+    # The lease is short: renewed by nobody, it would have the job run elsewhere while it goes on here.
+    pod = await make_pod(
+        "--num-workers", "1", worker_lease_seconds=1.5, worker_shutdown_grace_period_seconds=4
+    ).is_up()
+    [job] = await enqueue_some(client, handler, 60.0)
+    await pod.has_started(1)
+    [orphan] = [psutil.Process(pid) for pid in pod.children()]
+    other = await make_pod("--num-workers", "1", worker_lease_seconds=1.5).is_up()
+    pod.process.kill()
+    await stays_true(lambda: other.ledger.counts("started")[job.id] == 1, 3.5)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [orphan], 20)
+    assert not alive
+    await eventually(lambda: other.ledger.counts("started")[job.id] == 2, 20, "the job never ran again")
+
+
 async def test_a_running_job_is_cancelled_at_once(make_pod: Callable[..., Pod], client: RRQClient) -> None:
     pod = await make_pod("--num-workers", "2").is_up()
     [job] = await enqueue_some(client, "note", 60.0)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -157,6 +158,15 @@ class ChildEnd:
         """Call back in the running event loop for each order, and once when the supervisor is gone."""
         self._on_order, self._on_lost = on_order, on_lost
         asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def wait_until_lost(self) -> None:
+        """Return when the supervisor is gone. Blocks: for a thread that sees it when the event loop cannot."""
+        # A copy, because what is closed under a poll may be another file by then.
+        with self._socket.dup() as line:
+            poll = select.poll()
+            # Of nothing that arrives, only of the end.
+            poll.register(line, 0)
+            poll.poll()
 
     def close(self) -> None:
         """Say what is still unsaid, if the supervisor reads it within a second, and hang up."""

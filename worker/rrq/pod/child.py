@@ -1,13 +1,14 @@
 """What each worker process of a pod executes: ``python -m rrq.pod.child <plan>``.
 
 It loads the application, tells the supervisor who it is, and runs one worker whose lease the supervisor
-renews. When the supervisor is gone, the child renews its own lease, lets its jobs end, and ends.
+renews. When the supervisor is gone, the child renews its own lease, drains as after SIGTERM, and ends.
 """
 
 import asyncio
 import logging
 import signal
 import sys
+import threading
 from time import monotonic
 from typing import Any
 
@@ -28,6 +29,7 @@ from rrq.pod.channel import (
     Report,
     Retire,
 )
+from rrq.pod.orphan import OrphanWatch
 from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
 from rrq.process import run_tuned
 from rrq.settings import RRQSettings
@@ -56,6 +58,8 @@ class SupervisedLease:
         self._is_alone = False
         self._answered_at = monotonic()
         self._stopping: asyncio.Task[None] | None = None
+        #: Renewing alone is begun by the event loop, and by a thread when that stands still.
+        self._beginning = threading.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -75,9 +79,10 @@ class SupervisedLease:
 
     def renew_alone(self) -> None:
         """Do without the supervisor until it is heard of again."""
-        self._is_alone = True
-        if self._is_wanted and not self._own.is_running:
-            self._own.start()
+        with self._beginning:
+            self._is_alone = True
+            if self._is_wanted and not self._own.is_running:
+                self._own.start()
 
     def look(self) -> None:
         """Called once a second: a supervisor that stands still must not cost its children their jobs."""
@@ -119,6 +124,7 @@ class Link:
     async def run(self) -> None:
         """Run the worker to its end, listening to the supervisor meanwhile."""
         self._end.listen(self._on_order, self._on_supervisor_gone)
+        OrphanWatch(self._end, self._lease.renew_alone, self._worker.settings).start()
         try:
             await self._worker.run()
         except BurstFailed as error:
@@ -175,7 +181,7 @@ class Link:
             extra={"worker_id": self._worker.worker_id},
         )
         self._lease.renew_alone()
-        self._worker._request_shutdown()
+        self._worker.drain()
 
 
 def build_worker(plan: ChildPlan) -> RRQWorker:

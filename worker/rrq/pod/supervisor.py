@@ -24,7 +24,7 @@ from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
 from rrq.pod.heartbeat import PodHeartbeat
 from rrq.pod.http import PodServer
 from rrq.pod.pages import build_pages
-from rrq.pod.plan import EX_TEMPFAIL, PodPlan
+from rrq.pod.plan import EX_TEMPFAIL, KILL_AFTER_GRACE_SECONDS, PodPlan
 from rrq.pod.probes import PodState
 from rrq.pod.restarts import (
     Death,
@@ -44,9 +44,6 @@ _SAMPLE_SECONDS = 1.0
 _OWN_STALL_SECONDS = 2.0
 # Children that grow cannot wait for ever until the long job of one that retires has ended.
 _LONG_RETIREMENT_SECONDS = 60.0
-# After the grace period a child has a second to cancel what is left and a moment to say so; then it is killed,
-# and the pod has still ended within two seconds of the grace period.
-_KILL_AFTER_GRACE_SECONDS = 1.2
 _LAST_CERTIFICATES_SECONDS = 0.3
 # A child that has given its lease back only runs the application's shutdown hook.
 _SHUTDOWN_HOOK_SECONDS = 30.0
@@ -144,7 +141,7 @@ class Supervisor:
             grace_seconds = 0.0
             if child.settings is not None and not hurries:
                 grace_seconds = child.settings.worker_shutdown_grace_period_seconds
-            child.terminate(now + grace_seconds + _KILL_AFTER_GRACE_SECONDS)
+            child.terminate(now + grace_seconds + KILL_AFTER_GRACE_SECONDS)
         self._publish(now)
 
     def reload(self) -> None:
@@ -247,7 +244,7 @@ class Supervisor:
                     child.kill_at = min(child.kill_at or inf, monotonic() + _SHUTDOWN_HOOK_SECONDS)
             case Farewell():
                 # Only handlers that ignore their cancellation keep it from ending now.
-                child.kill_at = min(child.kill_at or inf, monotonic() + _KILL_AFTER_GRACE_SECONDS)
+                child.kill_at = min(child.kill_at or inf, monotonic() + KILL_AFTER_GRACE_SECONDS)
         self._wake.set()
 
     def _on_hello(self, child: ChildProcess, hello: Hello) -> None:
@@ -366,7 +363,7 @@ class Supervisor:
     def _end_all(self, code: int) -> None:
         self._end(code)
         for child in self.children:
-            child.terminate(monotonic() + _KILL_AFTER_GRACE_SECONDS)
+            child.terminate(monotonic() + KILL_AFTER_GRACE_SECONDS)
 
     # For the heartbeat
 

@@ -1,0 +1,42 @@
+"""Ends a child that has lost its supervisor and does not end by itself.
+
+In a container the kernel ends what process 1 leaves behind. Anywhere else a handler that holds the event loop, or
+ignores its cancellation, would go on unseen for as long as it likes, with the job of which others think that it is
+theirs by then. So a thread does what the supervisor would have done: it has the lease renewed, which costs nobody
+anything while the job may go on, and kills what is left when the time of a drain is over.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from rrq.pod.channel import ChildEnd
+from rrq.pod.plan import KILL_AFTER_GRACE_SECONDS
+from rrq.settings import RRQSettings
+
+logger = logging.getLogger(__name__)
+
+
+class OrphanWatch:
+    """Waits, in a thread, for a death that most children never see."""
+
+    def __init__(self, end: ChildEnd, renew_alone: Callable[[], None], settings: RRQSettings) -> None:
+        self._end = end
+        self._renew_alone = renew_alone
+        self._settings = settings
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="rrq-orphan", daemon=True).start()
+
+    def _run(self) -> None:
+        self._end.wait_until_lost()
+        self._renew_alone()
+        time.sleep(self._settings.worker_shutdown_grace_period_seconds + KILL_AFTER_GRACE_SECONDS)
+        logger.critical("the supervisor is gone and this process did not end in time, killed")
+        # With what its handlers have started: the group is this process's own.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(os.getpid(), signal.SIGKILL)
