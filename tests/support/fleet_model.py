@@ -26,6 +26,9 @@ class Guard:
     last_beat_ms: int | None = None
     reap_not_before_ms: int = 0
     claim_not_before_ms: int = 0
+    awaited: set[str] = field(default_factory=set)
+    """Workers that have not said yet what they hold since Redis came back."""
+    awaited_until_ms: int = 0
 
 
 @dataclass
@@ -46,6 +49,8 @@ class ModelFleet(ModelQueue):
         for expiring in (self.records, self.health, self.drains):
             for key in [key for key, entry in expiring.items() if entry.expires_ms <= self.now_ms]:
                 del expiring[key]
+        if self.guard.awaited_until_ms <= self.now_ms:
+            self.guard.awaited.clear()
 
     def is_registered(self, worker: WorkerIdentity) -> bool:
         record = self.records.get(worker.worker_id)
@@ -82,11 +87,25 @@ class ModelFleet(ModelQueue):
         if has_restarted or self._beats_have_stopped():
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         if has_restarted:
-            guard.claim_not_before_ms = self.now_ms + self.rules.renewal_ms
+            self._await_owners()
         if guard.reap_not_before_ms > self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS):
             # A sweep put it off before the clock was set back, to later than any beat.
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         guard.last_beat_ms, guard.server = self.now_ms, self.server
+
+    def _await_owners(self) -> None:
+        """Nobody claims before those who may hold something have told so, or two renewals later."""
+        guard = self.guard
+        guard.awaited = set(self.leases)
+        if guard.awaited:
+            guard.claim_not_before_ms = guard.awaited_until_ms = self.now_ms + 2 * self.rules.renewal_ms
+
+    def _await_no_more(self, worker_id: str) -> None:
+        guard = self.guard
+        if worker_id in guard.awaited:
+            guard.awaited.discard(worker_id)
+            if not guard.awaited:
+                guard.claim_not_before_ms = 0
 
     def _follow_clock(self) -> None:
         """A clock that was set back takes the ends of leases with it, and the end of waiting after a restart."""
@@ -121,6 +140,7 @@ class ModelFleet(ModelQueue):
         if not in_hand:
             self.leases.pop(worker_id, None)
             self.records.pop(worker_id, None)
+            self._await_no_more(worker_id)
         return in_hand
 
     def shorten(self, worker_ids: Sequence[str]) -> int:
@@ -176,6 +196,7 @@ class ModelFleet(ModelQueue):
                 lost.add(position)
         for job_id in self.held.get(worker_id, set()) - known:
             self.give_back(job_id, worker_id)
+        self._await_no_more(worker_id)
         return frozenset(lost)
 
     # Death
@@ -201,5 +222,6 @@ class ModelFleet(ModelQueue):
         )
         for book in (self.leases, self.records, self.health):
             book.pop(worker_id, None)
+        self._await_no_more(worker_id)
         self.counters["reaped"] += returned
         return returned

@@ -43,6 +43,7 @@ class Stored:
     dead_letters: list[str] = field(default_factory=list)
     leases: dict[str, float] = field(default_factory=dict)
     guard: dict[str, str] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
     counters: dict[str, int] = field(default_factory=dict)
     without_expiry: list[str] = field(default_factory=list)
     """Keys of other kinds that would stay for ever."""
@@ -70,6 +71,8 @@ def read_rows(rows: Mapping[str, Row]) -> Stored:
                 stored.unique_locks[unique_key] = value
             case _ if key == "workers:lease":
                 stored.leases = value
+            case _ if key == "workers:awaited" and left_ms > 0:
+                stored.awaited = set(value)
             case _ if key == "guard":
                 stored.guard = value
             case _ if key == "counters":
@@ -89,6 +92,7 @@ def describe_stored(stored: Stored) -> dict[str, Any]:
         "last beat": float(stored.guard.get("last_beat_ms", -1)),
         "reap not before": float(stored.guard.get("reap_not_before_ms", 0)),
         "claim not before": float(stored.guard.get("claim_not_before_ms", 0)),
+        "awaited": stored.awaited,
     }
     found |= {f"queue {name}": queue for name, queue in stored.queues.items()}
     found |= {f"in hand of {worker_id}": held for worker_id, held in stored.held.items()}
@@ -119,6 +123,7 @@ def describe_model(model: ModelFleet) -> dict[str, Any]:
         "last beat": -1 if guard.last_beat_ms is None else guard.last_beat_ms,
         "reap not before": guard.reap_not_before_ms,
         "claim not before": guard.claim_not_before_ms,
+        "awaited": guard.awaited,
     }
     for job_id, job in model.jobs.items():
         expected[f"job {job_id}"] = {

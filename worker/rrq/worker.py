@@ -300,7 +300,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._failing_since = self._failing_since or monotonic()
         self._failures += 1
         logger.warning("claim failed, trying again", extra={"worker_id": self.worker_id, "error": str(error)})
-        # After a restart others may claim one renewal later; what Redis forgot is told to it before that.
+        # After a restart the fleet waits for each worker to tell what it holds, but not for long.
         longest_seconds = min(_TROUBLE_SECONDS, self.settings.lease_renewal_seconds / 2)
         pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, longest_seconds)
         await self._pause(self._calculate_jittered_delay(pause_seconds))

@@ -1,5 +1,5 @@
 -- reap_workers: give back the jobs of workers that are gone.
--- needs: context, wake, settle, give_back, guard
+-- needs: context, wake, settle, give_back, awaited, guard
 -- Called with no name it sweeps for leases that have ended. Called with a name it is a death
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
@@ -52,6 +52,7 @@ local function forget_worker(id)
   redis.pcall('ZREM', active_workers, id)
   redis.call('DEL', prefix .. 'workers:info:' .. id, prefix .. 'health:worker:' .. id,
     prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
+  await_no_more(id)
   reaped = reaped + 1
 end
 

@@ -1,5 +1,5 @@
 -- reconcile_worker: make Redis and a worker agree on what the worker holds.
--- needs: context, wake, settle, give_back
+-- needs: context, wake, settle, give_back, awaited
 -- A claim whose reply was cut leaves jobs that nobody runs; a restart of Redis may forget a claim
 -- that is being run, or a finish that was acknowledged. The worker's list is the truth about what
 -- runs; the tokens are the truth about whose it is.
@@ -69,4 +69,5 @@ for _, id in ipairs(redis.call('ZRANGE', active, 0, -1)) do
       + give_back(id, worker_id, 'Claimed, but the answer never reached the worker. Re-queued.', letters)
   end
 end
+await_no_more(worker_id)
 return {1, given_back, set_up, unpack(lost)}

@@ -1,5 +1,5 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, settle, give_back, guard
+-- needs: context, wake, settle, give_back, awaited, guard
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
@@ -13,6 +13,17 @@ local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local letters = {ARGV[4], tonumber(ARGV[5])}
 local FIRST, FIELDS_PER_WORKER = 5, 8
 
+-- A restart or a fail-over may have forgotten claims, and those jobs would be given to others while they run. So
+-- nobody claims until everybody who had a lease has said what is in hand; for the dead nobody waits longer than this.
+local function await_owners()
+  local until_ms, owners = now_ms + 2 * renewal_ms, redis.call('ZRANGE', leases, 0, -1)
+  redis.call('DEL', AWAITED)
+  if #owners == 0 then return end
+  for _, id in ipairs(owners) do redis.call('SADD', AWAITED, id) end
+  redis.call('PEXPIRE', AWAITED, 2 * renewal_ms)
+  redis.call('HSET', guard, 'claim_not_before_ms', until_ms)
+end
+
 local state = read_guard(guard)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
 sure('ZREM', leases, '')
@@ -24,8 +35,7 @@ local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or 
 local has_restarted = state.run_id and run_id ~= state.run_id
 if has_restarted or beats_have_stopped(state, lease_ms) then
   put_off_reaping(guard, state, lease_ms)
-  -- A restart may have forgotten claims. Their owners set them up again before others may claim.
-  if has_restarted then redis.call('HSET', guard, 'claim_not_before_ms', now_ms + renewal_ms) end
+  if has_restarted then await_owners() end
 end
 -- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
 local latest_ms = now_ms + math.max(lease_ms, 3600000)
