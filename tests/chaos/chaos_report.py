@@ -123,6 +123,7 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
         f"| due again after a whole pod's death{_count(report.due_again_pod)} | {_spread(report.due_again_pod)} |",
         f"| backlog gone after a fault | {_spread(report.backlog_gone)} |",
         f"| sends that Redis refused or left unanswered | {report.refused:,} |",
+        f"| time in which the machine itself stood still, unplanned | {report.stalled_seconds:g} s |",
         "",
         "By kind of fault. Rerun is the time from the fault to the next start of an attempt it cut; throughput, in jobs",
         f"per second (usually {report.usual_throughput:g}), is that during the fault and in the ten seconds after it.",

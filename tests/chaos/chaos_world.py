@@ -26,6 +26,7 @@ from legacy import LegacyUnavailable, legacy_python
 from rrq.client import JobRequest, RRQClient
 from rrq.settings import RRQSettings
 from shortfalls import find_shortfalls
+from stalls import watch_for_stalls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -65,6 +66,7 @@ class World:
         self.sentinel = SentinelPart(config, folder)
         self.acknowledged = LedgerWriter(folder / "acknowledged-faults")
         self.faults: list[Injected] = []
+        self.stalls: list[Injected] = []
         self.missed: list[str] = []
         self.complaints: list[str] = []
         self.refused = 0
@@ -117,6 +119,7 @@ class World:
 
     async def start_load(self) -> None:
         self.load_begun_at = time.monotonic()
+        self._stall_watch = asyncio.create_task(watch_for_stalls(self.stalls))
         await self.main.start_load(self.jobs_per_second)
         await self.sentinel.start_load()
         if self.main.legacy_missing:
@@ -214,6 +217,7 @@ class World:
             },
             due_again=self.main.due_again,
             samples=self.main.samples,
+            stalls=self.stalls,
             fenced=sum(place.count_logged(FENCED_MESSAGE) for place in places),
             refused=self.refused,
             legacy_restarts=sum(process.restarts for process in self.main.legacy),
@@ -239,6 +243,8 @@ class World:
         """Leave nothing behind, whatever happened before."""
         for task in (*self._watches, *self._injections):
             task.cancel()
+        if hasattr(self, "_stall_watch"):
+            self._stall_watch.cancel()
         if hasattr(self, "client"):
             await self.client.close()
         await self.main.close()

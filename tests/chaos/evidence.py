@@ -33,6 +33,7 @@ class Evidence:
     pids_by_part: Mapping[str, frozenset[int]] = field(default_factory=dict)
     due_again: Sequence[DueAgain] = ()
     samples: Sequence[Sample] = ()
+    stalls: Sequence[Injected] = ()
     fenced: int = 0
     refused: int = 0
     legacy_restarts: int = 0

@@ -77,7 +77,7 @@ class JudgedTimes:
             (fault.begun_at, fault.ended_at + after_seconds)
             for fault in self._evidence.faults
             if fault.part == MAIN and (fault.is_outage or fault.kind.startswith("clock of Redis"))
-        ]
+        ] + [(stall.begun_at, stall.ended_at + RECONNECT_SECONDS) for stall in self._evidence.stalls]
 
     def _is_blurred(self, one: DueAgain, seconds: float) -> bool:
         # The network of a pod matters to its own jobs only: whoever else sweeps has a network of its own.

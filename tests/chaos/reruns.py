@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # An outcome is on its way for a few milliseconds; a busy machine gets room, and a fault after that explains nothing.
 REPORT_SECONDS = 0.5
 RENEWALS_PER_LEASE = 3
+# For so long the fleet waits after a restart of Redis for somebody who does not come back.
+MOST_RENEWALS_AWAITED = 2
 # After an outage: until everybody has connected again and sent what had gathered.
 RECONNECT_SECONDS = 3.0
 
@@ -55,6 +57,7 @@ class Hits:
         self._renewal_seconds = evidence.lease_seconds / RENEWALS_PER_LEASE
         self._by_pid: dict[int, list[Injected]] = defaultdict(list)
         self._outages = [fault for fault in evidence.faults if fault.is_outage or fault.disturbs_all]
+        self._outages += evidence.stalls
         for fault in evidence.faults:
             for pid in fault.pids:
                 self._by_pid[pid].append(fault)
@@ -95,12 +98,13 @@ class Hits:
         )
 
     def _was_kept_away(self, end: Entry, outage: Injected, successor: Entry) -> bool:
-        """Whether the process died or was held up until others could have the job: a renewal after the outage."""
-        until = outage.ended_at + self._renewal_seconds
+        """Whether the process died before it can have been back, or was held up for longer than others wait for it."""
+        back_by = outage.ended_at + self._renewal_seconds
+        awaited_until = outage.ended_at + MOST_RENEWALS_AWAITED * self._renewal_seconds
         return any(
             end.at <= fault.ended_at
-            and fault.begun_at <= min(until, successor.at)
-            and (fault.ends or fault.ended_at >= until)
+            and fault.begun_at <= min(back_by, successor.at)
+            and (fault.ends or fault.ended_at >= awaited_until)
             for fault in self._by_pid.get(end.pid, ())
         )
 

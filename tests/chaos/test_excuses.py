@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
 from chaos_ledger import RAISED, STARTED, TAKEN, Entry
 from doctored import CHILD, LEASE_SECONDS, LEGACY, OTHER, build, fault, killed, run_of, verdict
 from injected import MAIN, SENTINEL, DueAgain, Sample
+from stalls import watch_for_stalls
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from injected import Injected
 
 POD_PIDS = (21, 22)
 TWO_RUNS = (*run_of("twice", 2.0), *run_of("twice", 9.0, OTHER))
@@ -54,6 +63,39 @@ def test_what_redis_forgot_is_excused_if_its_owner_died_before_it_could_say_it_a
     death = fault("child killed", died_at, pids=(CHILD,), ends=True)
     report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash, death]))
     assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
+
+
+@pytest.mark.parametrize(("held_up_until", "by_redis"), [(7.5, 0), (8.5, 1)])
+def test_what_redis_forgot_is_excused_if_its_owner_was_held_up_for_longer_than_others_wait(
+    held_up_until: float, by_redis: int
+) -> None:
+    crash = fault("Redis killed", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0))
+    held_up = fault("network slow", 5.0, held_up_until, pids=(CHILD,))
+    report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash, held_up]))
+    assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
+
+
+@pytest.mark.parametrize(("stalled_until", "unexplained"), [(4.0, 0), (2.3, 1)])
+def test_an_outcome_that_was_on_its_way_when_the_machine_stood_still_arrives_later(
+    stalled_until: float, unexplained: int
+) -> None:
+    stall = fault("the machine stood still", 2.1, stalled_until)
+    report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[killed(6.5)], stalls=[stall]))
+    assert (report.unexplained_reruns, report.stalled_seconds) == (unexplained, round(stalled_until - 2.1, 1))
+
+
+async def test_a_machine_that_stands_still_is_noticed() -> None:
+    found: list[Injected] = []
+    watch = asyncio.create_task(watch_for_stalls(found))
+    await eventually(lambda: len(asyncio.all_tasks()) > 1, 5)
+    await asyncio.sleep(0)
+    begun_at = time.monotonic()
+    time.sleep(1.0)  # noqa: ASYNC251  nothing else may turn meanwhile
+    await eventually(lambda: found, 10)
+    watch.cancel()
+    assert {stall.part for stall in found} == {MAIN, SENTINEL}
+    assert found[0].begun_at <= begun_at + 0.1
+    assert found[0].ended_at >= begun_at + 1.0
 
 
 @pytest.mark.parametrize("kind", ["child stopped past its lease", "network silent past the lease"])

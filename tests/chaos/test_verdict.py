@@ -174,7 +174,7 @@ def test_a_rerun_is_put_down_to_redis_only_if_it_may_have_forgotten_that_very_ou
 ) -> None:
     runs = [*run_of("twice", started_at), *run_of("twice", 9.0, OTHER)]
     failover = fault("fail-over", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0), part=part)
-    held_up = fault("network slow", 5.0, 7.5, pids=(CHILD,))
+    held_up = fault("network slow", 5.0, 8.5, pids=(CHILD,))
     report = verdict(build(*runs, jobs={"twice": 0.8}, faults=[failover, held_up]))
     assert (report.reruns_by_redis, report.unexplained_reruns) == ((1, 0) if is_forgotten else (0, 1))
 

@@ -17,6 +17,7 @@ from chaos_ledger import EFFECT, STARTED, TAKEN
 from judged_times import CHILD, POD, JudgedTimes
 from reruns import find_reruns
 from spread import spread_of
+from stalls import stalled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +71,7 @@ class Report:
     refused: int
     legacy_jobs: int
     legacy_restarts: int
+    stalled_seconds: float
     load_seconds: float
     usual_throughput: float
     due_again_child: Spread | None
@@ -150,6 +152,7 @@ class _Judge:
                 {e.job_id for e in evidence.ledger if e.pid in evidence.legacy_pids and e.event == EFFECT}
             ),
             legacy_restarts=evidence.legacy_restarts,
+            stalled_seconds=round(stalled_seconds(evidence.stalls), 1),
             load_seconds=round(evidence.load_ended_at - evidence.load_begun_at, 1),
             usual_throughput=round(median(rates.values()), 1) if rates else 0.0,
             due_again_child=self._times.due_again(CHILD),
