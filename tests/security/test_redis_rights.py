@@ -16,6 +16,7 @@ from pod import Pod
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.cron import CronJob
+from rrq.exc import SettingsError
 from rrq.messages import DeathCertificate, WorkerIdentity
 from rrq.scripts import load_script
 from rrq_operator.deaths import Deaths
@@ -147,6 +148,43 @@ async def test_a_producer_may_do_what_producers_do(server: EmbeddedRedis) -> Non
     finally:
         await client.close()
     assert refusals(server) == set()
+
+
+@pytest.mark.parametrize("durability", ["replica", "fsync"])
+async def test_a_producer_that_waits_until_jobs_are_safe_needs_the_rights_that_the_guide_adds(
+    make_redis: Callable[..., EmbeddedRedis], durability: str
+) -> None:
+    server = make_redis(appendonly=True)
+    with redis.Redis.from_url(server.dsn) as admin:
+        version = tuple(map(int, admin.info("server")["redis_version"].split(".")))
+        if durability == "replica":
+            rights = "+wait"
+            make_redis(extra_args=("--replicaof", "127.0.0.1", str(server.port)))
+        else:
+            rights = "+waitaof" if version >= (7, 2) else "+config|get"
+        assert f"`{rights}`" in GUIDE.read_text()
+        admin.execute_command("ACL", "SETUSER", "rrq-producer", *RECIPES["rrq-producer"])
+        refused = await _enqueue_durably(server, durability)
+        assert isinstance(refused, SettingsError)
+        assert f"durability '{durability}'" in str(refused)
+        assert not admin.exists("rrq:queue:default"), "nothing is queued that cannot be confirmed"
+        admin.execute_command("ACL", "SETUSER", "rrq-producer", rights)
+    assert await _enqueue_durably(server, durability) is None
+
+
+async def _enqueue_durably(server: EmbeddedRedis, durability: str) -> Exception | None:
+    """Enqueue one job; returns what went wrong."""
+    settings = RRQSettings(
+        redis_dsn=as_user(server, "rrq-producer"), durability=durability, durability_wait_seconds=20
+    )
+    client = RRQClient(settings)
+    try:
+        await client.enqueue("f")
+    except Exception as error:  # noqa: BLE001  looked at by the caller
+        return error
+    finally:
+        await client.close()
+    return None
 
 
 @pytest.mark.slow

@@ -115,11 +115,26 @@ class DurableWire:
     async def _examine_server(self) -> None:
         """See to it, once per connection, that this server can confirm at all."""
         connection = self._connection
-        if self._settings.durability == "fsync" and self._examined_connection != connection:
+        if self._examined_connection == connection:
+            return
+        if self._settings.durability == "fsync":
             self._has_waitaof = await self._can_wait_for_disk()
             if not self._has_waitaof:
                 await self._expect_disk_before_answer()
+        else:
+            await self._expect_waits_for_replicas()
         self._examined_connection = connection
+
+    async def _expect_waits_for_replicas(self) -> None:
+        try:
+            await self._call("WAIT", 0, 1)  # for none, which is answered at once
+        except NoPermissionError as refusal:
+            raise SettingsError(
+                f"durability 'replica' cannot be had from this Redis: {refusal}. Give its user the right "
+                "to WAIT (+wait), or choose durability 'server'."
+            ) from refusal
+        except ResponseError as refusal:
+            raise await self._leave(refusal) from refusal
 
     async def _can_wait_for_disk(self) -> bool:
         try:
@@ -130,8 +145,8 @@ class DurableWire:
             if not isinstance(refusal, NoPermissionError) and "appendonly is disabled" not in str(refusal):
                 raise await self._leave(refusal) from refusal
             raise SettingsError(
-                f"durability 'fsync' cannot be had from this Redis: {refusal}. Turn its append-only "
-                "file on (appendonly yes), or choose durability 'replica' or 'server'."
+                f"durability 'fsync' cannot be had from this Redis: {refusal}. Turn its append-only file on "
+                "(appendonly yes), allow its user to wait for it (+waitaof), or choose durability 'replica' or 'server'."
             ) from refusal
         return True
 
