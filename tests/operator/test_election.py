@@ -340,11 +340,12 @@ def test_work_that_returns_ends_the_election() -> None:
         assert world.record.holder == ""
 
 
-async def go_on(leadership: Leadership, *, for_seconds: float) -> None:
+async def go_on(leadership: Leadership, *, for_seconds: float, steps: int = 1) -> None:
     try:
         await asyncio.get_running_loop().create_future()
     finally:
-        await asyncio.sleep(for_seconds)
+        for _ in range(steps):
+            await asyncio.sleep(for_seconds / steps)
 
 
 @pytest.mark.parametrize("ending", ["lost", "stopped"])
@@ -376,6 +377,27 @@ def test_work_may_take_a_moment_to_stop_and_still_holds_while_it_does() -> None:
         assert not candidate.is_held()
         assert world.record is not None
         assert world.record.holder == ""
+
+
+@pytest.mark.parametrize("paused_after_seconds", [0.01, 0.3])
+def test_a_process_that_stands_still_while_its_work_ends_goes_on_as_a_candidate(
+    paused_after_seconds: float,
+) -> None:
+    with a_world() as world:
+        candidate = world.add("a", work=partial(go_on, for_seconds=0.5, steps=5))
+        world.run(3)
+        world.weather = Weather(refused=1.0)
+        while candidate.is_held():
+            world.run(0.01)
+        world.run(paused_after_seconds)
+        candidate.pause()
+        world.run(3)
+        candidate.resume()
+        world.run(1)
+        assert not candidate.task.done()
+        world.weather = Weather()
+        world.run_until_led(2.0)
+        assert candidate.changes == [True, False, True]
 
 
 def test_a_stop_while_lost_work_ends_is_a_clean_one() -> None:
