@@ -59,6 +59,8 @@ class Children:
         self._budget: _Child | None = None
         self._retry_at = 0.0
         self._retry_seconds = _FIRST_RETRY_SECONDS
+        #: How many objects of an earlier pool were in sight when a write failed last.
+        self._in_the_way = 0
         #: Why the objects are not as they should be.
         self.fault: Fault | None = None
         #: The version of a Deployment that was made here, with the size it was made with.
@@ -74,6 +76,10 @@ class Children:
             self._made_of = made_of
             self._deployment = _Child(build_deployment(pool, version or ""))
             self._budget = _Child(build_disruption_budget(pool))
+            self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
+        if (in_the_way := self._count_predecessors(pool)) < self._in_the_way:
+            # What was waited for has happened. By now the next try may be half a minute away.
+            self._in_the_way = in_the_way
             self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
         if monotonic() < self._retry_at:
             return False
@@ -101,13 +107,21 @@ class Children:
             self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
             self._retry_at = monotonic() + self._retry_seconds
             self._retry_seconds = min(_LONGEST_RETRY_SECONDS, self._retry_seconds * 2)
+            self._in_the_way = self._count_predecessors(pool)
             self.fault = describe_fault(error)
             return False
         # The watch needs a moment to show what was written; until then it would look like a difference.
         self._retry_at = monotonic() + _FIRST_RETRY_SECONDS
         self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._in_the_way = 0
         self.fault = None
         return True
+
+    def _count_predecessors(self, pool: Pool) -> int:
+        """Return how many of the objects that the watches show belong to an earlier pool of this name."""
+        world = self._shell.world
+        views = (world.deployments.get(pool.key), world.budgets.get(pool.key))
+        return sum(view is not None and view.owner_uid != pool.uid for view in views)
 
     async def _apply_deployment(self, pool: Pool, child: _Child, replicas: int) -> None:
         kube, path = self._shell.kube, f"{deployments_path(pool.namespace)}/{pool.name}"

@@ -19,7 +19,8 @@ from rrq_operator.kube import SCALE_MANAGER, KubeMissing, KubeRefused
 from rrq_operator.metrics import Metrics
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.shell import Round, Shell
-from rrq_operator.views import DeploymentView
+from rrq_operator.status import REPLACING_REASON
+from rrq_operator.views import BudgetView, DeploymentView
 from rrq_operator.world import PoolRecord, World, parse_record
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ class Cluster:
         self.version = 10
         self.sizes: list[int] = []
         self.refuses_sizes = False
+        self.left: dict[str, Manifest] = {}
+        """What an earlier pool has left, by kind."""
 
     async def read(self, path: str) -> Manifest:
+        if (left := self.left.get(path.split("/")[-2])) is not None:
+            return left
         raise KubeMissing("not there yet")
 
     async def apply(self, path: str, manifest: Manifest) -> Manifest:
@@ -72,9 +77,11 @@ class Desk:
         self.controller = ReplicaPool(KEY, Shell(kube, self.world, Events(kube), Metrics()))
         self.show(requested=0, version=10)
 
-    def show(self, requested: int, version: int, scaled_by: str = SCALE_MANAGER) -> None:
+    def show(
+        self, requested: int, version: int, scaled_by: str = SCALE_MANAGER, owner_uid: str = "1"
+    ) -> None:
         self.world.deployments[KEY] = DeploymentView(
-            KEY, "emails", "2", "1", version, requested, 0, 0, False, "", "", "", scaled_by
+            KEY, "emails", "2", owner_uid, version, requested, 0, 0, False, "", "", "", scaled_by
         )
 
     async def look(self, due: int) -> None:
@@ -125,6 +132,42 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
     await desk.look(due=100)
     await desk.look(due=100)
     assert desk.conditions["ScalingActive"] == (True, "Backlog")
+
+
+async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_left(desk: Desk) -> None:
+    owner = {"kind": "RRQWorkerPool", "name": "emails", "uid": "0", "controller": True}
+    left: Manifest = {"metadata": {"ownerReferences": [owner]}}
+    desk.cluster.left = {"deployments": left, "poddisruptionbudgets": left}
+    desk.show(requested=3, version=10, owner_uid="0")
+    desk.world.budgets[KEY] = BudgetView(KEY, "emails", "0", "", "")
+    children = desk.controller._children
+    await desk.look(due=100)
+    assert children.fault is not None
+    assert children.fault.reason == REPLACING_REASON
+    children._retry_at = monotonic() + 30  # as if it had asked in vain for long
+    desk.cluster.left.clear()
+    await desk.look(due=100)
+    assert desk.cluster.sizes == [], "the watch shows it still"
+    del desk.world.deployments[KEY]
+    await desk.look(due=100)
+    assert desk.cluster.sizes == [10]
+    assert children.fault is None
+
+
+async def test_each_object_of_a_predecessor_that_leaves_is_replaced_at_once(desk: Desk) -> None:
+    owner = {"kind": "RRQWorkerPool", "name": "emails", "uid": "0", "controller": True}
+    desk.cluster.left = {"poddisruptionbudgets": {"metadata": {"ownerReferences": [owner]}}}
+    desk.world.deployments.clear()
+    desk.world.budgets[KEY] = BudgetView(KEY, "emails", "0", "", "")
+    children = desk.controller._children
+    await desk.look(due=100)
+    assert desk.cluster.sizes == [10], "the Deployment need not wait for the budget"
+    assert children.fault is not None
+    children._retry_at = monotonic() + 30
+    desk.cluster.left.clear()
+    desk.world.budgets.clear()
+    await desk.look(due=100)
+    assert children.fault is None
 
 
 async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: Desk) -> None:
