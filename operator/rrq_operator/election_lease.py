@@ -56,7 +56,8 @@ class KubeLeaseStore:
             raise
         except ConflictException as error:
             raise LeaseTaken(f"Lease {self._namespace}/{self._name} was written by somebody else.") from error
-        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (ApiException, aiohttp.ClientError, OSError, ValueError) as error:
+            # A ValueError is an answer that is no Lease, as of a proxy before an API server that is away.
             raise LeaseUnreachable(
                 f"Lease {self._namespace}/{self._name} could not be reached: {_describe(error)}"
             ) from error

@@ -291,21 +291,24 @@ class Kube:
         if method != "GET" and not self.may_write():
             raise KubeUnavailable(f"{method} {path} was not sent: this operator does not lead.", "NotLeader")
         self.calls += 1
-        request = await self.client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
         try:
+            # Inside, because it reads the token of the pod's account, which is a file.
+            request = await self.client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": accept, "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
             answer = await self.client.call_api(*request[:4], _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
+            # A refusal may be cut like any other answer, by a server that goes away while it says no.
+            refusal = await response.read() if response.status >= 400 else b""
         except (aiohttp.ClientError, OSError) as error:
             raise KubeUnavailable(f"The API server cannot be reached: {error!r}.", "Unreachable") from error
-        response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:
-            raise _build_error(response.status, await response.read())
+            raise _build_error(response.status, refusal)
         self.answered_at = monotonic()
         return response
 

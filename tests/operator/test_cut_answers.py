@@ -1,0 +1,78 @@
+"""Answers that end in the middle or make no sense: trouble to wait out, never the end of the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from kubernetes.aio.client import Configuration
+
+from rrq_operator.election import LeaseUnreachable
+from rrq_operator.election_lease import KubeLeaseStore
+from rrq_operator.election_rules import LeaseRecord
+from rrq_operator.kube import Kube, KubeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HEADERS = "Content-Type: application/json\r\nConnection: close\r\n"
+ANSWERS = {
+    "nothing at all": "",
+    "a refusal that is cut": f"HTTP/1.1 503 Service Unavailable\r\n{HEADERS}Content-Length: 99\r\n\r\n{{",
+    "a refusal in pieces that is cut": (
+        f"HTTP/1.1 429 Too Many Requests\r\n{HEADERS}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    ),
+    "headers that are cut": f"HTTP/1.1 200 OK\r\n{HEADERS}",
+    "an answer that is cut": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 99\r\n\r\n{{",
+    "an answer without a word": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 0\r\n\r\n",
+    "a page of a proxy": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 10\r\n\r\n<p>wait</p>",
+    "no HTTP": "SSH-2.0-OpenSSH_9.2\r\n",
+}
+#: The end of a watch without a word is how every one of them ends.
+CUT_WATCHES = ANSWERS.keys() - {"an answer without a word"}
+
+
+@contextlib.asynccontextmanager
+async def a_server_that_says(words: str) -> AsyncIterator[Kube]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(words.encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    configuration = type.__call__(Configuration)
+    configuration.host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Kube(configuration) as kube:
+        yield kube
+
+
+async def follow(kube: Kube) -> None:
+    async with kube.watch("/api/v1/pods", "1") as events:
+        async for _ in events:
+            pass
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_a_call_is_to_be_tried_again(answer: str) -> None:
+    async with a_server_that_says(ANSWERS[answer]) as kube:
+        with pytest.raises(KubeUnavailable):
+            await kube.list_all("/api/v1/pods")
+
+
+@pytest.mark.parametrize("answer", sorted(CUT_WATCHES))
+async def test_a_watch_is_to_be_opened_again(answer: str) -> None:
+    async with a_server_that_says(ANSWERS[answer]) as kube:
+        with pytest.raises(KubeUnavailable):
+            await follow(kube)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_a_lease_is_to_be_looked_at_again(answer: str) -> None:
+    async with a_server_that_says(ANSWERS[answer]) as kube:
+        lease = KubeLeaseStore(kube.client, "default", "rrq-operator")
+        with pytest.raises(LeaseUnreachable):
+            await lease.read()
+        with pytest.raises(LeaseUnreachable):
+            await lease.replace(LeaseRecord("1"))
