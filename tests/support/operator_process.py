@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 STOP_SECONDS = 20.0
+# It loads for two seconds of a processor of its own, which on a busy machine are twenty and more.
+START_SECONDS = 60.0
+# A thread of its own answers at once; slower is only a machine on which nothing gets its turn.
+ANSWER_SECONDS = 15.0
+LAST_WORDS = 5_000
+
+
+class OperatorEnded(Exception):
+    """The operator was to live and has ended; the message has its exit code and the end of its log."""
 
 
 class RunningOperator:
@@ -83,20 +93,40 @@ class RunningOperator:
 
     async def port(self) -> int:
         """The port of its pages, once it has said which."""
-        found = await eventually(
-            lambda: re.search(r'"port": (\d+)', self.log), 20, "the operator names its port"
-        )
+
+        def find() -> re.Match[str] | None:
+            found = re.search(r'"port": (\d+)', self.log)
+            if found is None:
+                self._raise_if_ended()
+            return found
+
+        found = await eventually(find, START_SECONDS, f"operator {self.log_path.stem} names its port")
         assert found is not None
         return int(found[1])
 
     async def get(self, page: str) -> tuple[int, str]:
-        """Return status and text of one of its pages."""
-        return await asyncio.to_thread(_get, f"http://127.0.0.1:{await self.port()}{page}")
+        """Return status and text of one of its pages; raises OperatorEnded when nobody is left to answer."""
+        try:
+            return await asyncio.to_thread(_get, f"http://127.0.0.1:{await self.port()}{page}")
+        except OSError as error:
+            # The port closes a moment before the process has ended.
+            with contextlib.suppress(AssertionError):
+                await eventually(lambda: self._process is not None and self._process.poll() is not None, 5)
+            self._raise_if_ended(error)
+            raise
+
+    def _raise_if_ended(self, cause: Exception | None = None) -> None:
+        exit_code = self._process.poll() if self._process is not None else None
+        if exit_code is not None:
+            raise OperatorEnded(
+                f"Operator {self.log_path.stem} has ended with {exit_code}. The end of its log:\n"
+                f"{self.log[-LAST_WORDS:]}"
+            ) from cause
 
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
