@@ -161,6 +161,8 @@ def start_operator(desk: PoolDesk, tmp_path: Path) -> Iterator[Callable[..., Run
 
 
 @pytest.fixture
-def operator(start_operator: Callable[..., RunningOperator]) -> RunningOperator:
-    """One operator."""
-    return start_operator()
+async def operator(start_operator: Callable[..., RunningOperator]) -> RunningOperator:
+    """One operator that has been loaded: how long that takes on a busy machine is no test's affair."""
+    running = start_operator()
+    await running.port()
+    return running

@@ -9,7 +9,7 @@ import pytest
 
 from fake_node import PodBehaviour
 from faulty_api import FaultyApi
-from operator_process import RunningOperator
+from operator_process import START_SECONDS, RunningOperator
 from pools import build_pool
 from rrq.client import JobRequest
 from waiting import eventually
@@ -77,7 +77,7 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
     pool = build_pool(redis={"url": redis_dsn}, replicas=1)
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="first"):
         desk.apply(pool)
-        await eventually(lambda: is_ready(desk, "AsDesired"), 60)  # perhaps the first operator of the run
+        await eventually(lambda: is_ready(desk, "AsDesired"), START_SECONDS)
         await eventually(lambda: "startupSeconds" in desk.status(), 10)
         await settle(desk)
         before = versions(desk)
@@ -89,7 +89,7 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
         )
         assert api.writes == []
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="second") as second:
-        await eventually(lambda: "operator leads" in second.log, 30)
+        await eventually(lambda: "operator leads" in second.log, START_SECONDS)
         await stays(
             lambda: before == versions(desk),
             4,
@@ -108,7 +108,7 @@ async def test_pools_are_made_and_sized_once_writes_are_answered_again(
 ) -> None:
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path) as operator:
         desk.apply(build_pool(redis={"url": redis_dsn}))
-        await eventually(lambda: is_ready(desk, "AtZero"), 30)
+        await eventually(lambda: is_ready(desk, "AtZero"), START_SECONDS)
         for size, status in enumerate((409, 429, 500), start=1):
             before, other = api.refused, f"letters-{status}"
             api.refuse_writes(status)
@@ -139,7 +139,7 @@ async def test_changes_are_seen_although_watches_are_cut(
 ) -> None:
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path) as operator:
         desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"maxReplicas": 5}))
-        await eventually(lambda: is_ready(desk, "AtZero"), 30)
+        await eventually(lambda: is_ready(desk, "AtZero"), START_SECONDS)
         for queue in ("first", "second", "third"):
             assert await api.cut_watches() >= 1
             # Objects come, change and go while the watches are away.
@@ -164,7 +164,7 @@ async def test_a_pool_deleted_without_an_operator_leaves_nothing_behind_and_can_
     pool = build_pool(redis={"url": redis_dsn}, replicas=2)
     with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="first"):
         desk.apply(pool)
-        await eventually(lambda: is_ready(desk, "AsDesired"), 30)
+        await eventually(lambda: is_ready(desk, "AsDesired"), START_SECONDS)
         assert "finalizers" not in desk.get("rrqpool", "emails")["metadata"]
         before = {kind: uid_of(desk, kind) for kind in ("deployment", "pdb")}
         # Under the eyes of the operator: deleted, and made again at once.
@@ -200,11 +200,11 @@ async def test_an_operator_counts_on_where_the_one_before_it_ended(
     with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="first"):
         for _ in range(2):
             desk.apply(bad)
-            await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", 30)
+            await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", START_SECONDS)
             await eventually(lambda: counts() == [1], 10, "twice within a minute is told once")
             desk.apply(good)
             await eventually(lambda: is_ready(desk, "AtZero"), 30)
     with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="second"):
         desk.apply(bad)
-        await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", 30)
+        await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", START_SECONDS)
         await eventually(lambda: counts() == [2], 10)

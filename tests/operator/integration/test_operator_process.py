@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from operator_process import START_SECONDS
 from pool_definition import install_pool_definition
 from pools import build_pool
 from rrq.client import JobRequest
@@ -38,9 +39,9 @@ async def pair(
 ) -> tuple[RunningOperator, RunningOperator]:
     """A leader and its standby, with a pool at zero."""
     first = start_operator("first")
-    await eventually(lambda: leads(first), 20, "the first operator leads")
+    await eventually(lambda: leads(first), START_SECONDS, "the first operator leads")
     second = start_operator("second")
-    await eventually(lambda: second.get("/readyz"), 20)
+    await eventually(lambda: _answers(second, "/readyz"), START_SECONDS, "the second operator stands by")
     desk.apply(build_pool("emails", redis={"url": redis_dsn}, queues=["emails"]))
     await eventually(lambda: desk.replicas("emails") == 0, 20)
     return first, second
@@ -125,7 +126,7 @@ async def test_a_pool_that_comes_before_its_definition_is_waited_for(
     desk.kubectl("delete", "crd", "rrqworkerpools.rrq.dev")
     try:
         operator = start_operator()
-        await eventually(lambda: "does not know RRQWorkerPool" in operator.log, 20)
+        await eventually(lambda: "does not know RRQWorkerPool" in operator.log, START_SECONDS)
     finally:
         install_pool_definition(desk.cluster)  # also for the tests that follow
     await eventually(lambda: leads(operator), 20)
