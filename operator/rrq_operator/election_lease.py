@@ -61,7 +61,12 @@ class KubeLeaseStore:
             raise LeaseUnreachable(
                 f"Lease {self._namespace}/{self._name} could not be reached: {_describe(error)}"
             ) from error
-        self._metadata = lease.metadata or self._metadata
+        if lease.metadata is None or not lease.metadata.resource_version:
+            # Written back without its version it would be taken from whoever holds it.
+            raise LeaseUnreachable(
+                f"Lease {self._namespace}/{self._name}: the API server answered with something else."
+            )
+        self._metadata = lease.metadata
         return _parse_record(lease)
 
 

@@ -146,7 +146,11 @@ class Kube:
             query["labelSelector"] = selector
         if page_after:
             query["continue"] = page_after
-        return await self._call("GET", path, query=query)
+        page = await self._call("GET", path, query=query)
+        if not (isinstance(page, dict) and isinstance(page.get("metadata"), dict)):
+            # A proxy before an API server that is away says what it likes.
+            raise KubeUnavailable(f"GET {path} was answered with something that is no list.", "NoList")
+        return page
 
     async def list_all(self, path: str, *, selector: str = "") -> tuple[list[Manifest], str]:
         """Return all objects and the version of the list, from which they can be watched."""
@@ -157,7 +161,7 @@ class Kube:
             items += page.get("items") or ()
             page_after = page["metadata"].get("continue") or ""
             if not page_after:
-                return items, page["metadata"]["resourceVersion"]
+                return items, str(page["metadata"].get("resourceVersion") or "")
 
     async def list_readable(self, path: str) -> list[Manifest]:
         """Return all objects that can be parsed: what one person has stored must not hide what others have."""
@@ -322,6 +326,8 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manife
     try:
         async for line in response.content:
             event: Manifest = json.loads(line)
+            if not isinstance(event, dict) or not event.keys() >= {"type", "object"}:
+                raise ValueError(f"{line[:100]!r} is no event")
             if event["type"] == "ERROR":
                 status = event["object"]
                 raise _build_error(int(status.get("code") or 500), json.dumps(status).encode())

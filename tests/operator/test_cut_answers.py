@@ -28,6 +28,8 @@ ANSWERS = {
     "an answer that is cut": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 99\r\n\r\n{{",
     "an answer without a word": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 0\r\n\r\n",
     "a page of a proxy": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 10\r\n\r\n<p>wait</p>",
+    "nothing in JSON": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 2\r\n\r\n{{}}",
+    "a list of something else": f"HTTP/1.1 200 OK\r\n{HEADERS}Content-Length: 2\r\n\r\n[]",
     "no HTTP": "SSH-2.0-OpenSSH_9.2\r\n",
 }
 #: The end of a watch without a word is how every one of them ends.
