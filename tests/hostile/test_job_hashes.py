@@ -26,7 +26,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 # What only workers and scripts write, and a foreign hand might.
 BOOKS = (
     "attempt_token", "claimed_queue", "claimed_score", "suspect", "crashes", "crash_history", "cancel_requested",
-    "reserved_until_ms", "reserved_by", "waited_for", "worker_id", "start_time", "traceback", "job_params",
+    "reserved_until_ms", "reserved_since_ms", "reserved_by", "waited_for", "worker_id", "start_time", "traceback", "job_params",
 )  # fmt: skip
 FIELDS = tuple({*Job.model_fields, *BOOKS} - {"id", "function_name"})
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -78,6 +78,8 @@ WORST: dict[str, dict[str, bytes]] = {
     "ended already": {"status": b"COMPLETED", "completion_time": b"soon"},
     "suspect reserved for ever": {"suspect": b"1", "reserved_until_ms": b"1e300", "reserved_by": b"nobody"},
     "suspect reserved by a word": {"suspect": b"1", "reserved_until_ms": b"abc"},
+    "suspect reserved since ever": {"suspect": b"1", "reserved_since_ms": b"-1e300", "reserved_by": b"nobody"},
+    "suspect reserved since no time": {"suspect": b"1", "reserved_since_ms": b"nan", "reserved_by": b"nobody"},
     "token of a megabyte": {"attempt_token": b"t" * 1_000_000},
     "cancelled before it starts": {"cancel_requested": b"1"},
     "waited for": {"waited_for": b"\xff"},

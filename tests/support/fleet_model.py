@@ -60,6 +60,9 @@ class ModelFleet(ModelQueue):
         """Whether this process may still believe that its jobs are its own."""
         return self.is_registered(worker) and self.leases.get(worker.worker_id, 0) > self.now_ms
 
+    def has_lease(self, worker_id: str) -> bool:
+        return self.leases.get(worker_id, 0) > self.now_ms
+
     def set_drain(self, pod_uid: str, seconds: int) -> None:
         self.drains[pod_uid] = Expiring("1", self.now_ms + seconds * 1000)
 
@@ -160,6 +163,7 @@ class ModelFleet(ModelQueue):
         only: Sequence[str] = (),
     ) -> tuple[ClaimCode, list[str]]:
         """Answer a claim; refused without a living lease, in a draining pod, or just after a restart."""
+        self.make_room_for = []
         if not self.is_alive(worker):
             return ClaimCode.LEASE_LOST, []
         if worker.pod_uid in self.drains:

@@ -141,6 +141,7 @@ class PairedFleet(PairedQueue):
         token_base = answer.jobs[0].token.rpartition(".")[0] if answer.jobs else ""
         code, job_ids = self.model.claim(worker.identity, token_base, queues, count, only)
         assert (answer.code, queue_steps.ids(answer.jobs)) == (code, job_ids)
+        assert answer.make_room_for == self.model.make_room_for
         assert not answer.missing
         assert not answer.unreadable
         if code is ClaimCode.LEASE_LOST:

@@ -110,9 +110,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.claim(who, QUEUES, 10)
 
     @_has_processes
-    @rule(who=_numbers, queues=_queue_orders, job=_numbers)
-    def claim_by_name(self, who: int, queues: tuple[str, ...], job: int) -> None:
-        self.queue.claim(who, queues, 1, only=[f"j{job}"])
+    @rule(who=_numbers, queues=_queue_orders, jobs=st.lists(_numbers, min_size=1, max_size=3, unique=True))
+    def claim_by_name(self, who: int, queues: tuple[str, ...], jobs: list[int]) -> None:
+        self.queue.claim(who, queues, 1, only=[f"j{job}" for job in jobs])
 
     @_is_busy
     @rule(who=_numbers, outcomes=_outcomes, delay_ms=st.sampled_from([0, 30_000]), is_cut=_rarely)

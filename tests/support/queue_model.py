@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GRID_MS = 10_000
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 _UNSTORED_TTL_SECONDS = 86_400
-_RESERVED_MS = 30_000
+_RESERVED_MS, _MOST_RESERVED_MS = 30_000, 3_600_000
 
 
 def on_grid(duration_ms: float) -> int:
@@ -65,6 +65,7 @@ class ModelJob:
     crashes: int = 0
     reserved_by: str = ""
     reserved_until_ms: int = 0
+    reserved_since_ms: int = 0
     expires_ms: int | None = None
 
     def place(self) -> str:
@@ -97,6 +98,8 @@ class ModelQueue:
     """Oldest first. An id enqueued again leaves its entry behind."""
     counters: Counter[str] = field(default_factory=Counter)
     cron_ticks: dict[str, int] = field(default_factory=dict)
+    make_room_for: list[str] = field(default_factory=list)
+    """Suspects that the worker of the last claim is to come back for with empty hands."""
     lives: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     """Lives by how they ended, `replaced` for an id that was enqueued again before its end."""
@@ -139,9 +142,6 @@ class ModelQueue:
             due_ms=due_ms,
             result_ttl_seconds=new.result_ttl_seconds,
             unique_key=new.unique_key,
-            # Only says who may come for a suspect first, and is not worth a write to forget.
-            reserved_by=before.reserved_by if before else "",
-            reserved_until_ms=before.reserved_until_ms if before else 0,
         )
         return due_ms
 
@@ -195,8 +195,6 @@ class ModelQueue:
                     due_ms=self.now_ms,
                     result_ttl_seconds=job.result_ttl_seconds,
                     unique_key=job.unique_key,
-                    reserved_by=job.reserved_by,
-                    reserved_until_ms=job.reserved_until_ms,
                 )
                 queued += 1
         return queued
@@ -208,20 +206,30 @@ class ModelQueue:
     ) -> list[str]:
         """Hand jobs to a worker, those due or those named: each locked first, suspects only to empty hands."""
         taken: list[str] = []
+        self.make_room_for = []
         for name in queues:
             queue = self.queue(name)
             due = sorted((due_ms, job_id) for job_id, due_ms in queue.items() if due_ms <= self.now_ms)
             wanted = [job_id for job_id in only if job_id in queue] if only else [job_id for _, job_id in due]
-            for job_id in wanted:
+            for position, job_id in enumerate(wanted):
                 if len(taken) >= count:
                     return taken
                 job = self.jobs[job_id]
+                if job.is_suspect and job.due_ms > self.now_ms:
+                    continue
                 if job.is_suspect and (taken or self.held.get(worker_id)):
-                    self._reserve(job, worker_id)
+                    if only:
+                        self.make_room_for.append(job_id)
+                    elif self._reserve(job_id, worker_id):
+                        for neighbour in wanted[position + 1 :]:
+                            if self.jobs[neighbour].is_suspect:
+                                self._reserve(neighbour, worker_id)
+                        return taken
                 elif job_id not in self.locks or self.is_stale(self.locks[job_id].value, job_id):
                     self.hold(job_id, worker_id, f"{token_base}.{len(taken) + 1}", name, job.due_ms)
                     taken.append(job_id)
                     if job.is_suspect:
+                        job.reserved_by, job.reserved_until_ms, job.reserved_since_ms = "", 0, 0
                         return taken
         return taken
 
@@ -229,10 +237,28 @@ class ModelQueue:
         """Whether a lock may be taken over; what a holder still shows of itself, the fleet knows."""
         return job_id not in self.held.get(holder, ())
 
-    def _reserve(self, job: ModelJob, worker_id: str) -> None:
-        is_reserved = self.now_ms < job.reserved_until_ms <= self.now_ms + _RESERVED_MS
-        if not is_reserved or job.reserved_by == worker_id:
-            job.reserved_by, job.reserved_until_ms = worker_id, self.now_ms + _RESERVED_MS
+    def has_lease(self, worker_id: str) -> bool:
+        """Whether a worker counts as alive; the fleet knows."""
+        raise NotImplementedError
+
+    def _reserve(self, job_id: str, worker_id: str) -> bool:
+        """Ask a busy worker to come back for a suspect, unless another was asked to and still has time."""
+        job = self.jobs[job_id]
+        is_chain = job.reserved_by and job.reserved_since_ms <= self.now_ms
+        since_ms = job.reserved_since_ms if is_chain else self.now_ms
+        patience_ms = max(_RESERVED_MS, min(self.now_ms - since_ms, _MOST_RESERVED_MS))
+        is_reserved = (
+            self.now_ms < job.reserved_until_ms <= self.now_ms + patience_ms
+            and job.reserved_by
+            and self.has_lease(job.reserved_by)
+        )
+        if is_reserved and job.reserved_by != worker_id:
+            return False
+        if not is_reserved:
+            job.reserved_by = worker_id
+            job.reserved_until_ms, job.reserved_since_ms = self.now_ms + patience_ms, since_ms
+        self.make_room_for.append(job_id)
+        return True
 
     def hold(self, job_id: str, worker_id: str, token: str, queue: str, due_ms: float) -> None:
         """Take a queued job in hand."""

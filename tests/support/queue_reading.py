@@ -106,10 +106,16 @@ def describe_stored(stored: Stored) -> dict[str, Any]:
             "to be cancelled": "cancel_requested" in job,
             "suspect": "suspect" in job,
             "crashes": int(job.get("crashes", 0)),
-            "reserved": (job.get("reserved_by", ""), float(job.get("reserved_until_ms", 0))),
+            "reserved": _reservation(job),
             "left ms": stored.jobs_left_ms[job_id],
         }
     return found
+
+
+def _reservation(job: Mapping[str, str]) -> str | tuple[str, float, float]:
+    """Who was asked to come for a suspect, until when, and since when somebody is; times without a name mean nothing."""
+    name = job.get("reserved_by", "")
+    return name and (name, float(job["reserved_until_ms"]), float(job["reserved_since_ms"]))
 
 
 def describe_model(model: ModelFleet) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def describe_model(model: ModelFleet) -> dict[str, Any]:
             "to be cancelled": job.is_to_be_cancelled,
             "suspect": job.is_suspect,
             "crashes": job.crashes,
-            "reserved": (job.reserved_by, job.reserved_until_ms),
+            "reserved": job.reserved_by and (job.reserved_by, job.reserved_until_ms, job.reserved_since_ms),
             "left ms": -1 if job.expires_ms is None else job.expires_ms - model.now_ms,
         }
         if job.queued_in is not None:

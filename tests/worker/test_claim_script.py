@@ -577,8 +577,10 @@ async def test_suspect_behind_other_jobs_is_left_for_later(store: JobStore, work
     await enqueue(store, "1", "2", "3")
     await make_suspect(store, "2")
     claim = await worker.claim(3)
-    assert ids(claim.jobs) == ["1", "3"]
-    assert claim.suspect_waits
+    # What comes behind it is left too: it would have to end before the suspect can run.
+    assert ids(claim.jobs) == ["1"]
+    assert claim.make_room_for == ["2"]
+    assert claim.more_due
     assert await is_queued(store, "2")
     assert await store.get_job_lock_owner("2") is None
 
@@ -592,12 +594,15 @@ async def test_busy_worker_is_asked_to_make_room_and_the_next_one_is_not(
     await second.take()
     await enqueue(store, "suspect")
     await make_suspect(store, "suspect")
-    assert (await worker.claim()).suspect_waits
-    assert not (await second.claim()).suspect_waits
+    assert (await worker.claim()).make_room_for == ["suspect"]
+    assert (await second.claim()).make_room_for == []
     # The one that holds the reservation is asked again as long as it is busy.
-    assert (await worker.claim()).suspect_waits
+    assert (await worker.claim()).make_room_for == ["suspect"]
     await worker.finish(done(first_job))
     assert ids(await worker.take()) == ["suspect"]
+    assert not {"reserved_by", "reserved_until_ms", "reserved_since_ms"} & set(
+        await job_fields(store, "suspect")
+    )
 
 
 async def test_reservation_that_ran_out_passes_to_the_next_busy_worker(
@@ -611,7 +616,113 @@ async def test_reservation_that_ran_out_passes_to_the_next_busy_worker(
     await make_suspect(store, "suspect")
     await worker.claim()
     await ask(store, "HSET", "rrq:job:suspect", "reserved_until_ms", await now_ms(store) - 1)
-    assert (await second.claim()).suspect_waits
+    assert (await second.claim()).make_room_for == ["suspect"]
+
+
+async def let_reservation_run_out(store: JobStore, job_id: str) -> float:
+    """Let time pass for a suspect until another worker may be asked; returns how many seconds that was."""
+    fields, key = await job_fields(store, job_id), store.keys.job_key(job_id)
+    left_ms = int(fields["reserved_until_ms"]) - await now_ms(store)
+    for name in ("reserved_until_ms", "reserved_since_ms"):
+        await ask(store, "HSET", key, name, int(fields[name]) - left_ms)
+    return left_ms / 1000
+
+
+async def test_each_worker_that_is_asked_in_vain_is_given_twice_the_time_of_the_one_before(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    workers = [await start_worker(store, name) for name in ("second", "third", "fourth", "fifth")]
+    await enqueue(store, *"12345")
+    for each in [worker, *workers]:
+        await each.take()
+    await enqueue(store, "suspect")
+    await make_suspect(store, "suspect")
+    await worker.claim()
+    waited_seconds = []
+    for next_worker in workers:
+        assert (await next_worker.claim()).make_room_for == []
+        waited_seconds.append(await let_reservation_run_out(store, "suspect"))
+        assert (await next_worker.claim()).make_room_for == ["suspect"]
+    assert waited_seconds == pytest.approx([30, 30, 60, 120], abs=10)
+
+
+async def test_reservation_ends_with_the_death_of_its_holder(store: JobStore, worker: SteppedWorker) -> None:
+    second = await start_worker(store, "second")
+    await enqueue(store, "1", "2")
+    await worker.take()
+    await second.take()
+    await enqueue(store, "suspect")
+    await make_suspect(store, "suspect")
+    assert (await worker.claim()).make_room_for == ["suspect"]
+    await store.reap_workers(DeathCertificate(worker.identity, {"signal": "SIGKILL"}))
+    assert (await second.claim()).make_room_for == ["1", "suspect"]
+
+
+async def test_reservation_ends_with_the_lease_of_its_holder(store: JobStore, worker: SteppedWorker) -> None:
+    second = await start_worker(store, "second")
+    await enqueue(store, "1", "2")
+    await worker.take()
+    await second.take()
+    await enqueue(store, "suspect")
+    await make_suspect(store, "suspect")
+    await worker.claim()
+    await end_lease(store, worker.identity.worker_id)
+    assert (await second.claim()).make_room_for == ["suspect"]
+
+
+async def test_worker_that_was_asked_takes_nothing_that_comes_behind_the_suspect(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.take()
+    await enqueue(store, "suspect")
+    await enqueue(store, *(f"t-{number}" for number in range(50)))
+    await make_suspect(store, "suspect")
+    claim = await worker.claim(10)
+    assert (claim.jobs, claim.make_room_for, claim.more_due) == ([], ["suspect"], True)
+
+
+async def test_worker_that_was_asked_finds_the_suspect_behind_whatever_came_before_it(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    (first_job,) = await worker.take()
+    await enqueue(store, "suspect")
+    await make_suspect(store, "suspect")
+    waiting = (await worker.claim()).make_room_for
+    await enqueue(store, *(f"older-{number}" for number in range(20)), due="@5000")
+    assert (await worker.claim(job_ids=waiting)).make_room_for == waiting
+    await worker.finish(done(first_job))
+    assert ids((await worker.claim(job_ids=waiting)).jobs) == ["suspect"]
+    assert (await worker.claim(job_ids=waiting)).make_room_for == []
+
+
+async def test_room_is_made_once_for_all_suspects_that_wait_together(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    second = await start_worker(store, "second")
+    await enqueue(store, "1", "2")
+    await worker.take()
+    await second.take()
+    suspects = [f"suspect-{number}" for number in range(9)]
+    for suspect in suspects:
+        await enqueue(store, suspect, f"t-{suspect}")
+    await make_suspect(store, *suspects)
+    assert (await worker.claim()).make_room_for == suspects
+    claim = await second.claim(5)
+    assert len(claim.jobs) == 5
+    assert claim.make_room_for == []
+
+
+async def test_suspect_that_failed_meanwhile_is_not_run_before_it_is_due_again(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "suspect")
+    await make_suspect(store, "suspect")
+    (job,) = await worker.take()
+    await worker.finish(retry(job, delay_ms=60_000))
+    claim = await worker.claim(job_ids=["suspect"])
+    assert (claim.jobs, claim.make_room_for) == ([], [])
 
 
 async def test_idle_worker_takes_a_reserved_suspect_at_once(store: JobStore, worker: SteppedWorker) -> None:

@@ -72,7 +72,8 @@ class Claim(NamedTuple):
     now_ms: int
     next_due_ms: int | None
     more_due: bool
-    suspect_waits: bool
+    #: Ids of suspects that this worker is to come back for with empty hands, claiming nothing else before.
+    make_room_for: list[str]
     missing: list[str]
     unreadable: list[str]
     jobs: list[ClaimedJob]

@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 # What was cancelled gets this long to end before the worker claims again.
 _CANCEL_SECONDS = 1.0
-# A worker asked to empty itself for a suspect stops waiting for its long jobs after this.
-_MAKE_ROOM_SECONDS = 30.0
 # Of many things that are wrong in the same way, a line of the log names so many.
 _NAMED_IN_LOG = 10
 
@@ -93,7 +91,7 @@ class Ownership:
         self._mismatches = 0
         self._claims = 0
         self._claim_sent_at = 0.0
-        self._making_room_until: float | None = None
+        self._suspects: list[str] = []
         self.last_claim: Claim | None = None
         #: Monotonic time of the last turn of the event loop, as far as the lease is concerned.
         self.last_turn = monotonic()
@@ -114,15 +112,13 @@ class Ownership:
 
     @property
     def may_claim(self) -> bool:
-        """False while a suspect runs, which must be alone, or while room is made for one."""
-        if self.book.has_suspect():
-            return False
-        if self._making_room_until is None:
-            return True
-        if len(self.book) == 0 or monotonic() >= self._making_room_until:
-            self._making_room_until = None
-            return True
-        return False
+        """False while a suspect runs, which must be alone."""
+        return not self.book.has_suspect()
+
+    @property
+    def is_making_room(self) -> bool:
+        """Whether suspects wait until this worker has nothing else in hand; until then it claims nothing."""
+        return bool(self._suspects)
 
     # Claiming
 
@@ -136,24 +132,31 @@ class Ownership:
     ) -> list[Attempt]:
         """Claim jobs and take them in hand. Raises a Redis error or LeaseLost."""
         async with self._lock:
-            self.last_claim = None
+            if self._suspects and not job_ids:
+                attempts = await self._claim(1, queues, 0, self._suspects)
+                if attempts or self._suspects:
+                    return attempts
+            return await self._claim(count, queues, wait_ms, job_ids)
+
+    async def _claim(
+        self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
+    ) -> list[Attempt]:
+        self.last_claim = None
+        await self._agree()
+        claim = await self._send_claim(count, queues, wait_ms, job_ids)
+        if claim.code is ClaimCode.LEASE_LOST:
+            self._needs_resync = True
             await self._agree()
             claim = await self._send_claim(count, queues, wait_ms, job_ids)
             if claim.code is ClaimCode.LEASE_LOST:
-                self._needs_resync = True
-                await self._agree()
-                claim = await self._send_claim(count, queues, wait_ms, job_ids)
-                if claim.code is ClaimCode.LEASE_LOST:
-                    raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
-            self.last_claim = claim
-            self._note(claim)
-            measure_claim(self.meter, claim)
-            attempts = [
-                attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed)) is not None
-            ]
-            if attempts:
-                self._extend_deadline(attempts)
-            return attempts
+                raise LeaseLost(f"Worker {self._host.worker_id} could not renew its lease.")
+        self.last_claim = claim
+        self._note(claim)
+        measure_claim(self.meter, claim)
+        attempts = [attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed)) is not None]
+        if attempts:
+            self._extend_deadline(attempts)
+        return attempts
 
     def _extend_deadline(self, attempts: list[Attempt]) -> None:
         settings = self._host.settings
@@ -185,8 +188,12 @@ class Ownership:
             raise
 
     def _note(self, claim: Claim) -> None:
-        if claim.suspect_waits:
-            self._making_room_until = monotonic() + _MAKE_ROOM_SECONDS
+        if claim.jobs and claim.jobs[0].is_suspect:
+            # The others that room was made for are next: with empty hands one can run them all in turn.
+            taken = claim.jobs[0].job_id
+            self._suspects = [job_id for job_id in self._suspects if job_id.encode() != taken]
+        else:
+            self._suspects = claim.make_room_for
         # There may be thousands: one line for all of them, with a few that one can look for.
         if claim.missing:
             logger.warning(

@@ -197,7 +197,7 @@ class QueueProtocol:
                 *request.job_ids,
             ],
         )
-        code, now_ms, next_due_ms, more_due, suspect_waits, missing, bad, rows = reply
+        code, now_ms, next_due_ms, more_due, suspects, missing, bad, rows = reply
         jobs = []
         for number, (job_id, position, score, fields) in enumerate(rows, 1):
             is_suspect = fields.pop() is not None
@@ -213,7 +213,7 @@ class QueueProtocol:
             now_ms,
             None if next_due_ms < 0 else next_due_ms,
             bool(more_due),
-            bool(suspect_waits),
+            _texts(suspects),
             _texts(missing),
             _texts(bad),
             jobs,

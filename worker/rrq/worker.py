@@ -233,7 +233,9 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         elif self.burst and not self._running_tasks - self._ignored_tasks and self._is_burst_over(claim):
             self.is_burst_over = True
             return True
-        if started < free and not (claim is not None and claim.more_due):
+        if self._ownership.is_making_room or not self._ownership.may_claim:
+            await self._wait_for_slot()
+        elif started < free and not (claim is not None and claim.more_due):
             await self._wait_for_work(claim)
         return False
 
@@ -263,7 +265,9 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
                     "queues are empty. Check redis_dsn and run the burst again."
                 )
             return False
-        if claim is not None and (claim.code is not ClaimCode.ANSWERED or claim.more_due or claim.jobs):
+        if claim is not None and (
+            claim.code is not ClaimCode.ANSWERED or claim.more_due or claim.jobs or claim.make_room_for
+        ):
             return False
         self._idle_since = self._idle_since or now
         return now - self._idle_since >= self.settings.worker_burst_linger_seconds

@@ -9,7 +9,7 @@
 --          9 wait if there is too little (ms), 0 = the caller will not wait
 --          10 dead letter list   11 dead letter TTL (s)
 --          12… ids to claim, due or not, instead of what is due
--- Returns  {code, now ms, next due ms or -1, more due left 0/1, suspect waits 0/1,
+-- Returns  {code, now ms, next due ms or -1, more due left 0/1, ids of suspects to make room for,
 --           ids without a job, ids of jobs and keys of queues of the wrong type, jobs}
 --          code: 1 answered   0 lease lost   2 pod drains   3 too early after a restart of Redis
 --          job:  {id, index of its queue, due score, token before, claim fields…}
@@ -23,14 +23,19 @@ local FIRST_QUEUE, FIRST_ID = 6, 12
 local LOOK_AHEAD = 1000
 -- How many entries without a job to drop on the way; a million of them must not stop Redis for seconds.
 local MOST_DROPPED = 5000
-local RESERVED_MS = 30000
+-- How long one worker makes room for a suspect before another is asked to do so too, at first and at most.
+local RESERVED_MS, MOST_RESERVED_MS = 30000, 3600000
+-- How many entries behind a suspect are looked at for others, so that room is made once for all of them.
+local NEIGHBOURS = 100
 local MAX_MS = 2 ^ 52
 local LONG_MEMBER = string.rep('-', 65)
 
-local jobs, missing, unreadable = {}, {}, {}
-local next_due_ms, more_due, suspect_waits = -1, 0, 0
+local is_named = #ARGV >= FIRST_ID
+
+local jobs, missing, unreadable, make_room_for = {}, {}, {}, {}
+local next_due_ms, more_due = -1, 0
 local function answer(code)
-  return {code, now_ms, next_due_ms, more_due, suspect_waits, missing, unreadable, jobs}
+  return {code, now_ms, next_due_ms, more_due, make_room_for, missing, unreadable, jobs}
 end
 
 if incarnation ~= '' then
@@ -70,19 +75,46 @@ local function take_lock(id, ttl_ms)
   return true
 end
 
--- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
--- One worker at a time is asked to let its other jobs end and come back for it.
-local function may_take_suspect(job)
-  if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
-  if redis.call('HGET', job, 'reserved_until_ms') then
-    local reserved = redis.call('HMGET', job, 'reserved_until_ms', 'reserved_by')
-    local until_ms = tonumber(reserved[1]) or 0
-    -- Nobody reserves for longer; a time beyond would keep the job from everyone.
-    if until_ms > now_ms and until_ms <= now_ms + RESERVED_MS and reserved[2] ~= worker_id then return false end
+-- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to less than
+-- its time ago. Who has been asked stays asked: he claims nothing but the suspect, by its id, until it is gone from
+-- the queue, so that it waits no longer than his longest job takes. Another one may be free sooner, but the fleet
+-- must not stand still for long jobs: the time doubles with each that is asked.
+local function reserve(id, job)
+  local reserved = redis.call('HMGET', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
+  local by, until_ms, since_ms = reserved[1], tonumber(reserved[2] or '') or 0, tonumber(reserved[3] or '')
+  if not (by and since_ms and since_ms <= now_ms) then since_ms = now_ms end
+  local patience_ms = math.max(RESERVED_MS, math.min(now_ms - since_ms, MOST_RESERVED_MS))
+  -- Nobody reserves for longer; a time beyond would keep the job from everyone.
+  local is_reserved = by and until_ms > now_ms and until_ms <= now_ms + patience_ms
+    and (tonumber(sure('ZSCORE', leases, by) or '') or 0) > now_ms
+  if is_reserved and by ~= worker_id then return false end
+  if not is_reserved then
+    redis.call('HSET', job, 'reserved_by', worker_id, 'reserved_until_ms', digits(now_ms + patience_ms),
+      'reserved_since_ms', digits(since_ms))
   end
-  redis.call('HSET', job, 'reserved_until_ms', now_ms + RESERVED_MS, 'reserved_by', worker_id)
-  suspect_waits = 1
+  make_room_for[#make_room_for + 1] = id
+  return true
+end
+
+-- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
+local function may_take_suspect(id, job, score)
+  -- Who comes for it by its id may be late: meanwhile it may have failed, and be due again only later.
+  if (tonumber(score) or MAX_MS) > now_ms then return false end
+  if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
+  if is_named then
+    make_room_for[#make_room_for + 1] = id
+  elseif reserve(id, job) then
+    -- Whatever is taken now would have to end first.
+    wanted = #jobs
+  end
   return false
+end
+
+local function reserve_neighbours(queue, skipped)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', now_ms, 'LIMIT', skipped, NEIGHBOURS)) do
+    local job = prefix .. 'job:' .. id
+    if type(redis.pcall('HGET', job, 'suspect')) == 'string' then reserve(id, job) end
+  end
 end
 
 -- What cannot be read as a job must not come up again and again, nor vanish: the key is kept aside.
@@ -107,7 +139,7 @@ local function try_claim(id, score, q, taken)
     return 'gone'
   end
   local is_suspect = fields[#CLAIMED_FIELDS]
-  if is_suspect and not may_take_suspect(job) then return 'left' end
+  if is_suspect and not may_take_suspect(id, job, score) then return 'left' end
   local timeout = fields[TIMEOUT_FIELD]
   local ttl_ms = ttl_ms_by_timeout[timeout]
   if not ttl_ms then
@@ -122,6 +154,7 @@ local function try_claim(id, score, q, taken)
       'claimed_score', score)
     -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
     if fields[#CLAIMED_FIELDS - 2] then redis.call('PERSIST', job) end
+    if is_suspect then redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms') end
     taken[#taken + 1] = start_s
     taken[#taken + 1] = id
   end
@@ -162,7 +195,7 @@ for q = FIRST_QUEUE, #KEYS do
   local kind = redis.call('TYPE', KEYS[q]).ok
   if kind ~= 'zset' then
     if kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
-  elseif #ARGV >= FIRST_ID then
+  elseif is_named then
     for i = FIRST_ID, #ARGV do
       local score = redis.call('ZSCORE', KEYS[q], ARGV[i])
       if score then claim_page({ARGV[i], score}, q) end
@@ -181,6 +214,7 @@ for q = FIRST_QUEUE, #KEYS do
       skipped = skipped + claim_page(page, q)
       if #page < size * 2 then break end
     end
+    if #make_room_for > 0 then reserve_neighbours(KEYS[q], skipped) end
     if #jobs >= wanted then
       if #redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'LIMIT', skipped, 1) == 1 then
         more_due = 1

@@ -58,7 +58,7 @@ local function enqueue_job(at, queue, token, unique_ttl_seconds)
   if new_fields < 14 then
     redis.call('HDEL', job, 'completion_time', 'last_error', 'job_unique_key', 'trace_context',
       'worker_id', 'start_time', 'claimed_queue', 'claimed_score', 'cancel_requested',
-      'waited_for', 'suspect', 'crashes', 'crash_history', 'traceback')
+      'waited_for', 'suspect', 'reserved_by', 'crashes', 'crash_history', 'traceback')
     redis.call('PERSIST', job)
     redis.call('DEL', prefix .. 'events:job:' .. id)
   end
