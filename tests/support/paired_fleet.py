@@ -254,6 +254,19 @@ class PairedFleet(PairedQueue):
         self.certify_death(len(self.crashed) - 1, has_cause=True)
         self.start_process(worker_id)
 
+    def meet_a_suspect(self, who: int, queue: str) -> None:
+        """Be busy when a job comes up that another process has died of: the moment at which room is made."""
+        self.enqueue([(4, queue, "@1", "")])
+        victim_id = self._process(who + 1).worker.worker_id
+        self.claim(who + 1, (queue,), 1, only=["j4"])
+        self.crash(who + 1)
+        self.certify_death(len(self.crashed) - 1, has_cause=True)
+        self.start_process(victim_id)
+        if self.processes:
+            self.enqueue([(5, queue, "", "")])
+            self.claim(who, (queue,), 1, only=["j5"])
+            self.claim(who, (queue,), 2)
+
     def sweep(self) -> None:
         report = self.redis.do(self.store.reap_workers())
         assert report.returned == self.model.sweep()

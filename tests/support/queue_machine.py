@@ -169,6 +169,11 @@ class QueueMachine(RuleBasedStateMachine):
     def die_of_a_job(self, who: int, queues: tuple[str, ...]) -> None:
         self.queue.die_of_a_job(who, queues)
 
+    @_has_processes
+    @rule(who=_numbers, queue=_queue)
+    def meet_a_suspect(self, who: int, queue: str) -> None:
+        self.queue.meet_a_suspect(who, queue)
+
     @rule()
     def sweep(self) -> None:
         self.queue.sweep()

@@ -58,11 +58,6 @@ BROKEN_SCRIPTS = {
         "and false and claim_again(",
     ),
     "a crash in company is blamed": ("reap_workers", "if not was_alone then return false end", ""),
-    "room is made for a suspect by somebody dead": (
-        "claim_jobs",
-        "and (tonumber(sure('ZSCORE', leases, by) or '') or 0) > now_ms",
-        "",
-    ),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n  end", "end"),
     "an expiry outlives its job": ("enqueue_jobs", "redis.call('PERSIST', job)", ""),
 }
