@@ -75,10 +75,10 @@ local function take_lock(id, ttl_ms)
   return true
 end
 
--- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to less than
--- its time ago. Who has been asked stays asked: he claims nothing but the suspect, by its id, until it is gone from
--- the queue, so that it waits no longer than his longest job takes. Another one may be free sooner, but the fleet
--- must not stand still for long jobs: the time doubles with each that is asked.
+-- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to and still
+-- has time. Whoever was asked claims nothing but the suspect, by its id, until that is gone from the queue; so it
+-- waits no longer than the longest job of the first one asked. Others may be free sooner and are asked too, but the
+-- fleet must not stand still where all jobs are long: the time between doubles.
 local function reserve(id, job)
   local reserved = redis.call('HMGET', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
   local by, until_ms, since_ms = reserved[1], tonumber(reserved[2] or '') or 0, tonumber(reserved[3] or '')
