@@ -24,6 +24,7 @@ from chaos_report import show, write_documents, write_json
 from chaos_world import World
 from fault_plan import KINDS, draw_plan
 from injected import MAIN, SENTINEL
+from judged_times import BACKLOG_SECONDS_OF_LOAD
 from verdict import judge
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 DURABLE_PARTS = {"replica": [SENTINEL], "fsync": [MAIN]}
 OUTAGE_KINDS = sum(kind.is_outage for kind in KINDS)
 WARM_UP_SECONDS = 3.0
+CALM_PATIENCE_SECONDS = 30.0
 PROGRESS_SECONDS = 5.0
 STILL_MOVING_SECONDS = 30.0
 # Producers that Redis refused for a while need a little longer for the same number of jobs.
@@ -58,6 +60,7 @@ async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
         await world.start_load()
         progress = asyncio.create_task(_tell_progress(world))
         await asyncio.sleep(WARM_UP_SECONDS)
+        await _wait_for_calm(world)
         begun_at = time.monotonic()
         for fault in plan:
             await asyncio.sleep(max(0.0, begun_at + fault.at_seconds - time.monotonic()))
@@ -75,6 +78,17 @@ async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
         await world.close()
     bars = Bars(durable_parts=frozenset(DURABLE_PARTS.get(config.durability, ()))).with_room(config.room)
     return evidence, judge(evidence, bars)
+
+
+async def _wait_for_calm(world: World) -> None:
+    """Begin with no backlog, which the first faults would be blamed for: everybody has just started."""
+    patient_until = time.monotonic() + CALM_PATIENCE_SECONDS
+    while time.monotonic() < patient_until:
+        backlog = world.main.samples[-1].backlog if world.main.samples else None
+        if backlog is not None and backlog <= world.jobs_per_second * BACKLOG_SECONDS_OF_LOAD:
+            return
+        await asyncio.sleep(0.5)
+    say("jobs wait already before the first fault")
 
 
 async def _wait_for_load(world: World, begun_at: float) -> None:
