@@ -19,8 +19,7 @@ OURS = FaultContender(
         "the supervisor gives a dead process's jobs back at once and starts another process. A stopped process "
         "loses its jobs when its lease of 15 s ends (`worker_lease_seconds`); what it still does when it wakes "
         "up happens a second time, but its results are refused. After a restart of Redis nobody claims "
-        "for one renewal (5 s), so that owners report first: nothing ran twice here, and all is done some seconds "
-        "later than with queues that go on at once."
+        "before everybody has said what is in hand, so that nothing runs twice."
     ),
 )
 
