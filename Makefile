@@ -27,7 +27,7 @@ check: static ## Format, lint, types, import contracts and the fast tests
 
 # The check is not called from here: it would run the fast tests a second time. Each tier says by itself what it ran;
 # the last lines say which tiers this machine cannot host, and why.
-test: static ## Everything in check, the slow tests, at least 90 % branch coverage, images and stories where they can run
+test: static ## Everything in check, the slow tests, at least 90 % branch coverage, chaos, images and stories where they can run
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run $(PYTEST)
@@ -36,6 +36,7 @@ test: static ## Everything in check, the slow tests, at least 90 % branch covera
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
 	then $(BIN)/coverage report --include='operator/*'; \
 	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
+	@$(CHAOS) --seed $(CHANGE_SEED)
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
 	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
 	$(BIN)/pytest -q -rs -m docker tests/images
@@ -108,6 +109,8 @@ sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
 RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support
 CHAOS    := PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
+# Other faults for every change, and the same ones for whoever looks at that change again.
+CHANGE_SEED = $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 7)))
 SOAK     := $(RUN_HERE) tests/leaks/soak.py
 CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 STORIES   = $(BIN)/pytest -q -rs -m "e2e and not docker" tests/e2e $(ARGS)
