@@ -181,6 +181,9 @@ class ReplicaPool:
             now - self._flagged_at.get(uid, -1e9) < DRAIN_SECONDS / 2 for uid in step.plan.drain
         )
         if has_live_flags and now - self._decided_at < _FRESH_SECONDS:
+            # Before it is asked for: the answer may get lost.
+            given_up = {**self._memory.given_up, **dict.fromkeys(step.plan.drain, now)}
+            self._memory = replace(self._memory, given_up=given_up)
             await self._scale(this_round, pool, requested, step)
 
     async def _scale(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:

@@ -56,6 +56,7 @@ def plan_shrinking(
     target: int,
     flagged: Collection[str],
     *,
+    given_up: Collection[str] = (),
     is_rolling_out: bool,
     is_observed: bool = True,
 ) -> ShrinkPlan:
@@ -63,6 +64,9 @@ def plan_shrinking(
 
     ``flagged``: pods that we ourselves flagged in the round before, so that the flag is fresh. A flag that is only
     seen, of an earlier leader perhaps, may end between this observation and what is done about it.
+
+    ``given_up``: pods that were flagged when less was asked for, lately. Kubernetes may be taking them also when more
+    is asked for again: who does it goes by what was asked for before, and our watch is late, too.
 
     ``is_observed``: whether Kubernetes has taken note of the last change. Until then a Deployment that was merely
     scaled looks like one in a roll-out.
@@ -75,10 +79,14 @@ def plan_shrinking(
         present = min(present, requested)
     ordered = sorted(candidates, key=lambda pod: _order(pod, flagged))
     victims = ordered[: max(0, present - kept)]
-    if has_surplus and not (is_rolling_out and is_observed):
-        # Kubernetes is about to take pods that were given up before, and may be at it already. Until they are gone
-        # nobody is called back, also when the pool grows meanwhile: it could be one of them.
-        victims += [pod for pod in ordered[len(victims) :] if _is_flagged(pod, flagged)]
+    # Kubernetes is about to take pods that were given up before, and may be at it already. Until they are gone
+    # nobody is called back, also when the pool grows meanwhile: it could be one of them.
+    takes_pods = has_surplus and not (is_rolling_out and is_observed)
+    victims += [
+        pod
+        for pod in ordered[len(victims) :]
+        if _is_flagged(pod, flagged) and (takes_pods or pod.uid in given_up)
+    ]
     victim_uids = {pod.uid for pod in victims}
     quiet = [pod for pod in victims if _has_gone_quiet(pod, flagged)]
     quiet_uids = {pod.uid for pod in quiet}
@@ -95,8 +103,11 @@ def plan_shrinking(
             pod.uid for pod in candidates if pod.uid not in victim_uids and _is_flagged(pod, flagged)
         ),
         costs={
-            # Also where a flag ended before its pod could leave: by its old cost it would go with its jobs.
-            **{pod.name: 0 for pod in staying if pod.deletion_cost == VICTIM_COST},
+            # Also where a flag ended before its pod could leave: by its old cost it would go with its jobs. Not where
+            # Kubernetes may be choosing now: another would go in its place.
+            **{
+                pod.name: 0 for pod in staying if pod.deletion_cost == VICTIM_COST and pod.uid not in given_up
+            },
             **{pod.name: VICTIM_COST for pod in quiet if may_lower and pod.deletion_cost != VICTIM_COST},
         },
         replicas=lowered if may_lower and lowered < requested else None,

@@ -30,6 +30,8 @@ _STARTUP_WEIGHT = 0.3
 _LONGEST_STARTUP_SECONDS = 600.0
 #: A lease and a renewal: a worker that was cut off is back in sight by then, or has lost its jobs.
 SETTLING_SECONDS = 20.0
+#: From asking for less until the pods that go are seen to be told so. Mostly milliseconds; seconds on a busy machine.
+LONGEST_TAKING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class SizingMemory:
     stepped_at: float | None = None
     flagged: frozenset[str] = frozenset()
     """Pods that were flagged to drain in the step before; filled in by whoever has really done it."""
+    given_up: Mapping[str, float] = field(default_factory=dict)
+    """Pods that were flagged when less was asked for, with the time of it; filled in by whoever has asked."""
     unsettled: Mapping[str, float] = field(default_factory=dict)
     """Pods that a worker may have vanished from, with the time of it."""
     startup_seconds: float | None = None
@@ -99,6 +103,8 @@ def decide_size(
     workers = workers_of(scene.seen, {pod.uid for pod in scene.pods})
     memory = remember_startups(forget_after_silence(memory, now_seconds), scene.pods)
     memory = remember_unsettled(memory, scene, workers, now_seconds)
+    given_up = {uid: at for uid, at in memory.given_up.items() if now_seconds - at < LONGEST_TAKING_SECONDS}
+    memory = replace(memory, given_up=given_up)
     workload = measure_workload(queues, scene, workers, memory)
     decision, scaling = decide_replicas(
         build_policy(spec), workload, scene.requested, memory.scaling, now_seconds
@@ -111,6 +117,7 @@ def decide_size(
             scene.requested,
             decision.replicas,
             memory.flagged,
+            given_up=memory.given_up,
             is_rolling_out=scene.is_rolling_out,
             is_observed=scene.is_observed,
         )

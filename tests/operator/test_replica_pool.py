@@ -19,6 +19,7 @@ from rrq_operator.kube import SCALE_MANAGER, KubeMissing, KubeRefused
 from rrq_operator.metrics import Metrics
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.shell import Round, Shell
+from rrq_operator.shrinking import ShrinkPlan
 from rrq_operator.status import REPLACING_REASON
 from rrq_operator.views import BudgetView, DeploymentView
 from rrq_operator.world import PoolRecord, World, parse_record
@@ -187,3 +188,20 @@ async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: 
     controller._decided_at = monotonic()
     await controller.act(this_round, desk.record.pool)
     assert desk.cluster.sizes == [10, 0]
+
+
+async def test_pods_are_remembered_as_given_up_before_less_is_asked_for(desk: Desk) -> None:
+    await desk.look(due=100)
+    desk.show(requested=10, version=11)
+    controller = desk.controller
+    assert desk.record.pool is not None
+    queues = {"default": QueueObservation(0, 0, 0, None, None)}
+    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version="")
+    controller.decide(this_round, desk.record.pool)
+    assert controller._step is not None
+    controller._step = replace(controller._step, replicas=0, plan=ShrinkPlan(drain=("a",)))
+    controller._flagged_at = {"a": monotonic()}
+    # Kubernetes may have heard it even where it does not answer.
+    desk.cluster.refuses_sizes = True
+    await controller.act(this_round, desk.record.pool)
+    assert set(controller._memory.given_up) == {"a"}

@@ -40,6 +40,7 @@ def plan(
     flagged: Collection[str] = (),
     *,
     requested: int | None = None,
+    given_up: Collection[str] = (),
     is_rolling_out: bool = False,
     is_observed: bool = True,
 ) -> ShrinkPlan:
@@ -48,6 +49,7 @@ def plan(
         len(candidates) if requested is None else requested,
         target,
         flagged,
+        given_up=given_up,
         is_rolling_out=is_rolling_out,
         is_observed=is_observed,
     )
@@ -249,6 +251,18 @@ def test_nobody_is_called_back_before_the_pods_on_their_way_out_are_gone() -> No
     assert (after.drain, after.release, dict(after.costs)) == ((), ("e",), {"pool-e": 0})
 
 
+@pytest.mark.parametrize("target", [1, 3])
+def test_a_pod_given_up_lately_is_not_called_back_when_the_pool_has_room_for_it_again(target: int) -> None:
+    # It was given up for a pool of none, which grew again before Kubernetes had taken it, or before we saw it taken.
+    candidates = [flagged_pod("a")]
+
+    at_once = plan(candidates, target, {"a"}, requested=1, given_up={"a"})
+    later = plan(candidates, target, {"a"}, requested=1)
+
+    assert (at_once.drain, at_once.release, at_once.replicas) == (("a",), (), None)
+    assert (later.drain, later.release) == ((), ("a",))
+
+
 # When the work comes back
 
 
@@ -419,6 +433,7 @@ HEARTBEAT_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 LEASE_SECONDS = 15.0
 PATIENCE_SECONDS = 30.0
+SLOW_SECONDS = (0.5, 1.0, 2.0)
 
 
 @dataclass
@@ -449,8 +464,9 @@ class ModelPod:
 class Model:
     """A Deployment, its ReplicaSet, kubelets, a Redis and an operator, none of which waits for another.
 
-    What is taken for granted: from observation to action the operator needs less time than a pod to start. What
-    nobody can foresee is forgiven: a pod that turned not ready after the operator had looked at it.
+    What is taken for granted: from observation to action the operator needs less time than a pod to start, and another
+    leader needs more time to take over than Kubernetes to do what the one before asked for. What nobody can foresee
+    is forgiven: a pod that turned not ready after the operator had looked at it.
     """
 
     capacity = 2
@@ -462,6 +478,10 @@ class Model:
         self.pods: list[ModelPod] = []
         self.listed: list[PodState] = []
         self.replicas = 0
+        self.noted_replicas = 0
+        """What Kubernetes goes by: a size that was asked for before, as long as it has not heard of the last one."""
+        self.slow_until = 0.0
+        """When Kubernetes does what it has noted, whatever was asked for since."""
         self.flags: dict[str, float] = {}
         self.due = 0
         self.claims_from = 0.0
@@ -560,9 +580,12 @@ class Model:
             ]
 
     def replica_set(self) -> None:
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 or self.now < self.slow_until:
             return
-        surplus = len(self.pods) - self.replicas
+        surplus = len(self.pods) - self.noted_replicas
+        self.noted_replicas = self.replicas
+        if self.random.random() < 0.1:
+            self.slow_until = self.now + self.random.choice(SLOW_SECONDS)
         if surplus > 0:
             order = sorted(
                 self.pods,
@@ -605,6 +628,8 @@ class Model:
         else:
             if replicas < self.replicas:
                 self.lowered_by = listed_at
+                given_up = {**self.memory.given_up, **dict.fromkeys(plan.drain, self.now)}
+                self.memory = replace(self.memory, given_up=given_up)
             self.replicas = replicas
 
     def observe(self) -> Observation | None:
@@ -652,6 +677,7 @@ class Model:
             self.random.choice(self.pods).fails_probes_until = self.now + self.random.choice([5, 20, 60])
         if self.happens(60 * self.calm):  # another leader, who knows nothing
             self.memory, self.actions = SizingMemory(), []
+            self.resting_until = self.now + 1.5 * max(SLOW_SECONDS)
         if self.happens(80 * self.calm):  # this leader again, after a long time without the lead
             self.resting_until, self.actions = self.now + self.random.choice([8, 15, 40]), []
 
