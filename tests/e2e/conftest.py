@@ -18,6 +18,7 @@ from cluster_choice import name_image, open_cluster
 from diagnosis import OPERATOR_NAMESPACE, describe
 from helm_client import CHART, Helm, HelmFailed
 from kubernetes_build import CannotHostKubernetes, find_client
+from object_reader import ObjectReader
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
@@ -78,6 +79,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield cluster
     except CannotHostKubernetes as missing:
         pytest.skip(f"no cluster with nodes here. {missing}")
+
+
+@pytest.fixture(scope="session")
+def object_reader(cluster: Cluster) -> Iterator[ObjectReader]:
+    with ObjectReader(cluster.kubeconfig) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="session")
@@ -177,9 +184,9 @@ def namespace(cluster: Cluster, tell: Callable[[str], None]) -> Iterator[str]:
 
 
 @pytest.fixture
-def desk(cluster: Cluster, namespace: str) -> PoolDesk:
+def desk(cluster: Cluster, namespace: str, object_reader: ObjectReader) -> PoolDesk:
     """kubectl in the namespace of the story."""
-    return PoolDesk(cluster, namespace)
+    return PoolDesk(cluster, namespace, object_reader)
 
 
 @pytest.fixture

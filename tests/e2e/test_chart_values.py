@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from control_plane import Cluster
+    from object_reader import ObjectReader
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,10 +28,14 @@ POOL = "emails"
 
 @pytest.fixture
 def system(
-    cluster: Cluster, without_definition: None, operator_namespace: str, tell: Callable[[str], None]
+    cluster: Cluster,
+    object_reader: ObjectReader,
+    without_definition: None,
+    operator_namespace: str,
+    tell: Callable[[str], None],
 ) -> Iterator[PoolDesk]:
     """The namespace of the operator in a cluster without release and definition; left without a pool."""
-    desk = PoolDesk(cluster, operator_namespace)
+    desk = PoolDesk(cluster, operator_namespace, object_reader)
     yield desk
     tell(operator_namespace)
     desk.kubectl("delete", "rrqpool", "--all", "--timeout=60s")

@@ -19,7 +19,7 @@ from rrq.client import JobRequest, RRQClient
 from rrq.connection import open_redis
 from rrq.job import JobStatus
 from rrq.settings import RRQSettings
-from story import POOL_LABEL
+from story import POOL_LABEL, read_labelled
 from story_redis import PORT, SECRET
 from waiting import eventually
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from control_plane import Cluster
     from helm_client import Helm
+    from object_reader import ObjectReader
     from story_redis import StoryRedis
 
 pytestmark = pytest.mark.timeout(420)
@@ -54,10 +55,13 @@ async def test_the_first_steps_of_the_readme_work_on_an_empty_cluster(
 
 
 async def test_the_redis_of_the_chart_is_enough_to_try_the_example(
-    install: Callable[..., None], cluster: Cluster, request: pytest.FixtureRequest
+    install: Callable[..., None],
+    cluster: Cluster,
+    object_reader: ObjectReader,
+    request: pytest.FixtureRequest,
 ) -> None:
     install(redis={"enabled": True, "image": {"repository": name_image("rrq-redis"), "tag": "test"}})
-    desk = PoolDesk(cluster, OPERATOR_NAMESPACE)
+    desk = PoolDesk(cluster, OPERATOR_NAMESPACE, object_reader)
     request.addfinalizer(lambda: desk.kubectl("delete", "rrqpool", POOL, "--ignore-not-found"))
     desk.kubectl("rollout", "status", f"statefulset/{SECRET}", "--timeout=60s")
     url = desk.kubectl("get", "secret", SECRET, "--output=go-template={{.data.url | base64decode}}")
@@ -112,7 +116,7 @@ def expected_results() -> list[object]:
 
 
 def find_pods(desk: PoolDesk) -> list[str]:
-    return [str(pod["metadata"]["name"]) for pod in desk.read_all("pods", f"--selector={POOL_LABEL}={POOL}")]
+    return [str(pod["metadata"]["name"]) for pod in read_labelled(desk, "pods", POOL_LABEL, POOL)]
 
 
 async def read_counters(settings: RRQSettings) -> dict[str, int]:

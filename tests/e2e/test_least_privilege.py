@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from control_plane import Cluster
+    from object_reader import ObjectReader
     from story import Story
 
 pytestmark = pytest.mark.timeout(300)
@@ -117,8 +118,8 @@ OK, CREATED, UNAUTHENTICATED, FORBIDDEN = 200, 201, 401, 403
 
 
 @pytest.fixture
-def operator(cluster: Cluster) -> OperatorRelease:
-    return OperatorRelease.of(cluster)
+def operator(desk: PoolDesk) -> OperatorRelease:
+    return OperatorRelease.of(desk)
 
 
 @pytest.fixture
@@ -241,9 +242,10 @@ async def test_the_operator_of_one_namespace_has_no_rights_in_another(
     operator: OperatorRelease,
     install: Callable[..., None],
     other_namespace: str,
+    object_reader: ObjectReader,
 ) -> None:
     install(watchNamespace=story.desk.namespace)
-    other = PoolDesk(cluster, other_namespace)
+    other = PoolDesk(cluster, other_namespace, object_reader)
     other.apply(build_pool(queues=["emails"]))
     story.apply_pool()
     ids = await story.enqueue(4, seconds=0.2)
@@ -251,7 +253,7 @@ async def test_the_operator_of_one_namespace_has_no_rights_in_another(
     await story.wait_for_pods(0)
     (await story.read_ledger()).assert_each_once(ids)
     assert other.status() == {}, "nobody looks after the pool of the other namespace"
-    assert other.read_all("deployments") == []
+    assert other.read_all("deployment") == []
 
     assert may(cluster, ACCOUNT, NEEDED, story.desk.namespace) == dict.fromkeys(NEEDED, True)
     assert may(cluster, ACCOUNT, REFUSED, story.desk.namespace) == dict.fromkeys(REFUSED, False)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from control_plane import Cluster
+    from pools import PoolDesk
     from story import Story
 
 pytestmark = pytest.mark.timeout(420)
@@ -34,8 +35,8 @@ TAKEOVER_SECONDS = 8.0
 
 
 @pytest.fixture
-def operator(cluster: Cluster) -> OperatorRelease:
-    return OperatorRelease.of(cluster)
+def operator(desk: PoolDesk) -> OperatorRelease:
+    return OperatorRelease.of(desk)
 
 
 @pytest.fixture

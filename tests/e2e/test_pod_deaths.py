@@ -117,7 +117,7 @@ async def test_pods_that_are_told_to_go_end_short_jobs_and_hand_long_ones_back(s
     await story.wait_for_pods(3, timeout_seconds=120)
 
     def allows() -> int:
-        budget = story.desk.get("poddisruptionbudget", "emails")
+        budget = story.desk.get("pdb", "emails")
         return int(budget.get("status", {}).get("disruptionsAllowed", 0))
 
     await eventually(lambda: allows() == 1, 30, "the budget of the pool never allowed anything")

@@ -32,7 +32,7 @@ def containers(pods: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
 
 
 def operators(story: Story) -> dict[str, tuple[str, int]]:
-    pods = OperatorRelease.of(story.desk.cluster).pods()
+    pods = OperatorRelease.of(story.desk).pods()
     assert pods, "no operator runs"
     return containers(pods)
 

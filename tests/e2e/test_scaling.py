@@ -117,7 +117,7 @@ def find_pool(entry: Entry) -> str:
 
 async def wait_for_deployments(story: Story, names: set[str]) -> None:
     await eventually(
-        lambda: {item["metadata"]["name"] for item in story.desk.read_all("deployments")} == names,
+        lambda: {item["metadata"]["name"] for item in story.desk.read_all("deployment")} == names,
         60,
         f"the Deployments {sorted(names)} were not made",
     )

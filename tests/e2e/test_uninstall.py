@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from control_plane import Cluster
     from helm_client import Helm
+    from pools import PoolDesk
     from story import Story
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,10 +29,10 @@ OWNED = "deployments,replicasets,poddisruptionbudgets,jobs,pods"
 
 
 @pytest.fixture
-def uninstall(helm: Helm, cluster: Cluster) -> Callable[[], None]:
+def uninstall(helm: Helm, desk: PoolDesk) -> Callable[[], None]:
     def uninstall() -> None:
         helm.run("uninstall", "rrq", "--namespace", OPERATOR_NAMESPACE, "--wait")
-        assert OperatorRelease.of(cluster).pods() == []
+        assert OperatorRelease.of(desk).pods() == []
 
     return uninstall
 

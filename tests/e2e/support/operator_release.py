@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from container_killer import kill_container
 from diagnosis import OPERATOR_NAMESPACE
-from pools import PoolDesk
-from story import is_ready
+from story import is_ready, read_labelled
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from control_plane import Cluster
+    from pools import PoolDesk
     from story_watch import Change
 
-SELECTOR = "app.kubernetes.io/name=rrq-operator"
+NAME_LABEL, NAME = "app.kubernetes.io/name", "rrq-operator"
 LEASE = "rrq-operator"
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:rrq-operator"
 
@@ -28,12 +27,13 @@ class OperatorRelease:
     desk: PoolDesk
 
     @classmethod
-    def of(cls, cluster: Cluster) -> OperatorRelease:
-        return cls(PoolDesk(cluster, OPERATOR_NAMESPACE))
+    def of(cls, desk: PoolDesk) -> OperatorRelease:
+        """The operator of the cluster that somebody with a desk anywhere in it looks at."""
+        return cls(replace(desk, namespace=OPERATOR_NAMESPACE))
 
     def pods(self) -> list[dict[str, Any]]:
         """All that are not told to go."""
-        pods = self.desk.read_all("pods", f"--selector={SELECTOR}")
+        pods = read_labelled(self.desk, "pods", NAME_LABEL, NAME)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def leader(self) -> str:

@@ -101,7 +101,7 @@ class Story:
 
     def pods(self, pool: str = "emails") -> list[dict[str, Any]]:
         """The pods of a pool that are not ended yet, those that are told to go too."""
-        pods = self.desk.read_all("pods", f"--selector={POOL_LABEL}={pool}")
+        pods = read_labelled(self.desk, "pods", POOL_LABEL, pool)
         return [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
 
     async def wait_for_pods(self, count: int, pool: str = "emails", timeout_seconds: float = 60) -> None:
@@ -114,6 +114,11 @@ class Story:
             f"pool {pool} never had {count} pods",
             interval_seconds=0.3,
         )
+
+
+def read_labelled(desk: PoolDesk, kind: str, label: str, value: str) -> list[dict[str, Any]]:
+    """The objects of a namespace with this label; chosen here, because a selector would cost a kubectl per look."""
+    return [found for found in desk.read_all(kind) if found["metadata"].get("labels", {}).get(label) == value]
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
