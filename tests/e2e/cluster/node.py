@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psutil import virtual_memory
+
 from cluster_part import Part
 from control_groups import group_trees, remove_groups
 from kubernetes_build import CACHE_VARIABLE
@@ -28,6 +30,8 @@ PAUSE_IMAGE = "localhost/pause:1"
 # /var/lib that they make, which most computers lack: a mount would need them there, too.
 OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib")
 NETWORK_PLUGINS = "/usr/lib/cni"
+# Images take 0.8 GB per node, of which there are five where two clusters run stories side by side.
+ROOMY_BYTES = 8 * 2**30
 # What a kubelet wants of the kernel, and would set for the whole computer. It is shown that it is so.
 KERNEL_SETTINGS = {
     "kernel/keys/root_maxbytes": 25_000_000,
@@ -216,11 +220,16 @@ def place_of_names(place: NodeAddress) -> str:
     return place.gateway
 
 
+def place_of_images(folder: Path) -> str:
+    """In memory, where there is plenty: unpacked images are many small files, which some disks are slow to remove."""
+    return "/var/lib/containerd" if virtual_memory().available > ROOMY_BYTES else f"{folder}/containerd"
+
+
 def containerd_configuration(folder: Path) -> str:
     # restrict_oom_score_adj: without CAP_SYS_RESOURCE, as inside many containers, no sandbox would start.
     return f"""
 version = 2
-root = "{folder}/containerd"
+root = "{place_of_images(folder)}"
 state = "/run/containerd"
 [grpc]
   address = "{RUNTIME_SOCKET}"
