@@ -1,6 +1,7 @@
 """A real cluster with real pods for the stories of this folder, which are all marked `e2e` and `slow`.
 
-`cluster_choice` says which cluster. A machine that has none skips, and says what it lacks.
+`cluster_choice` says which cluster. A machine that has none skips, and says what it lacks. With `-n` each process has
+a cluster of its own where that can be; elsewhere one process runs them all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster_choice import name_image, open_cluster
+from cluster_choice import has_one_per_process, name_image, open_cluster
 from diagnosis import OPERATOR_NAMESPACE, describe
 from helm_client import CHART, Helm, HelmFailed
 from kubernetes_build import CannotHostKubernetes, find_client
@@ -36,15 +37,25 @@ NAMESPACE_PREFIX = "story-"
 STRICT = {"pod-security.kubernetes.io/enforce": "restricted"}
 REPORT = pytest.StashKey[pytest.TestReport]()
 REMARK = "remark"
+LONGEST = "test_scaling.py"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the processes are counted
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if config.option.numprocesses and not has_one_per_process():
+        config.option.numprocesses = 0
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker("e2e")
-            item.add_marker("slow")
+    stories = [item for item in items if item.path.is_relative_to(here)]
+    for story in stories:
+        story.add_marker("e2e")
+        story.add_marker("slow")
+    if hasattr(config, "workerinput"):
+        # So that at the end no process waits for another's.
+        items.sort(key=lambda item: item.path != here / LONGEST)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,8 +69,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what stories have to remark: a green line must not hide that one put less to the test than its name says."""
-    for report in terminalreporter.getreports("passed"):
+    """Say what stories have to remark: figures, or that one put less to the test than its name says."""
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
         for name, text in report.user_properties:
             if name == REMARK and report.when == "call":
                 terminalreporter.write_line(f"remark: {report.nodeid}: {text}")

@@ -41,7 +41,7 @@ def operator(desk: PoolDesk) -> OperatorRelease:
 
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
-    """Keeps a figure for the report, and shows it with `pytest -s`."""
+    """Keeps a figure for the report, and shows it with `pytest -s -n 0`."""
 
     def note(what: str, seconds: float) -> None:
         record_property(what, round(seconds, 2))

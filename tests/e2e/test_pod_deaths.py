@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import partial
 from math import ceil
 from statistics import median
@@ -48,7 +47,7 @@ def tell(waits: Mapping[str, Sequence[float]]) -> str:
 
 
 async def test_jobs_of_workers_that_die_start_elsewhere_within_seconds(
-    story: Story, capsys: pytest.CaptureFixture[str]
+    story: Story, remark: Callable[[str], None]
 ) -> None:
     """kill -9 of the process, of the container, out of memory, pod deleted by force: side by side, in several rounds."""
     # One job per worker, and as many idle workers as dying ones: a job that is due again starts at once.
@@ -82,8 +81,7 @@ async def test_jobs_of_workers_that_die_start_elsewhere_within_seconds(
         waits["out of memory"].append(again_hungry.time - first.time)
         await assert_out_of_memory(story, hungry)
 
-    with capsys.disabled():
-        sys.stdout.write(f"\n{tell(waits)}\n")
+    remark(tell(waits))
     # Each was begun twice, because its worker died once, and finished once.
     ledger = await story.read_ledger()
     assert set(ledger.count("started").values()) == {2}

@@ -62,6 +62,11 @@ def open_cluster(folder: Path) -> Iterator[Cluster]:
         yield real
 
 
+def has_one_per_process() -> bool:
+    """Whether processes that run stories side by side can each have a cluster: only those from source are so small."""
+    return given_kubeconfig() is None and why_not() is not None
+
+
 def build_all() -> tuple[Programs, Path]:
     """Make sure that programs, packages and images are there: seconds when they are, minutes the first time."""
     programs = build()
