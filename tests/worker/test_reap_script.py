@@ -310,7 +310,7 @@ async def test_claims_are_answered_after_a_restart_when_nobody_is_missing(
     claim = await worker.claim()
     assert claim.code is ClaimCode.ANSWERED
     assert len(claim.jobs) == 1
-    assert not await ask(store, "EXISTS", f"{store.keys.prefix}workers:awaited")
+    assert not await ask(store, "EXISTS", store.keys.awaited)
 
 
 async def test_gap_alone_does_not_put_off_claims(store: JobStore, worker: SteppedWorker) -> None:

@@ -100,6 +100,11 @@ class Keys:
         return f"{self.prefix}guard"
 
     @cached_property
+    def awaited(self) -> str:
+        """Set of workers that have not said yet what they hold since Redis came back; gone most of the time."""
+        return f"{self.prefix}workers:awaited"
+
+    @cached_property
     def counters(self) -> str:
         """Hash of running totals, kept by the scripts."""
         return f"{self.prefix}counters"
