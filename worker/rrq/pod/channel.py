@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import select
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -159,14 +158,9 @@ class ChildEnd:
         self._on_order, self._on_lost = on_order, on_lost
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
-    def wait_until_lost(self) -> None:
-        """Return when the supervisor is gone. Blocks: for a thread that sees it when the event loop cannot."""
-        # A copy, because what is closed under a poll may be another file by then.
-        with self._socket.dup() as line:
-            poll = select.poll()
-            # Of nothing that arrives, only of the end.
-            poll.register(line, 0)
-            poll.poll()
+    def copy_line(self) -> socket.socket:
+        """Return the same line once more, for a thread that watches over its end; what is closed here stays open there."""
+        return self._socket.dup()
 
     def close(self) -> None:
         """Say what is still unsaid, if the supervisor reads it within a second, and hang up."""

@@ -9,6 +9,7 @@ anything while the job may go on, and kills what is left when the time of a drai
 import contextlib
 import logging
 import os
+import select
 import signal
 import threading
 import time
@@ -25,7 +26,8 @@ class OrphanWatch:
     """Waits, in a thread, for a death that most children never see."""
 
     def __init__(self, end: ChildEnd, renew_alone: Callable[[], None], settings: RRQSettings) -> None:
-        self._end = end
+        # Copied now: by the time the thread runs, a child that fails at once has closed its end.
+        self._line = end.copy_line()
         self._renew_alone = renew_alone
         self._settings = settings
 
@@ -33,7 +35,10 @@ class OrphanWatch:
         threading.Thread(target=self._run, name="rrq-orphan", daemon=True).start()
 
     def _run(self) -> None:
-        self._end.wait_until_lost()
+        poll = select.poll()
+        # Of nothing that arrives, only of the end.
+        poll.register(self._line, 0)
+        poll.poll()
         self._renew_alone()
         time.sleep(self._settings.worker_shutdown_grace_period_seconds + KILL_AFTER_GRACE_SECONDS)
         logger.critical("the supervisor is gone and this process did not end in time, killed")
