@@ -21,7 +21,7 @@ from rrq.exc import EnqueueError
 from rrq.job import Job, JobStatus
 from rrq.messages import DeathCertificate
 from rrq.registry import JobRegistry
-from rrq.scripts import load_script
+from rrq.scripts import Script, load_script
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.worker import RRQWorker
@@ -452,3 +452,25 @@ async def test_a_job_goes_back_when_redis_cannot_be_asked_whether_it_is_still_in
         await eventually(lambda: worker._poll_for_jobs(1), 20, "the job never came back")
         await all_done(direct.job_store, jobs)
     assert set(runs.effects.values()) == {1}
+
+
+async def test_an_outcome_outlives_answers_that_make_no_sense(
+    client: RRQClient, settings: RRQSettings, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if answers had got mixed up, which Redis itself cannot be made to do.
+    nonsense = [[1_794_873_791_233], [1, 0, 0, 0, 0]]
+    async with running_worker(settings, runs.registry) as worker:
+        wire = worker.job_store.wire
+        run = wire.run
+
+        async def mix_up(script: Script, *rest: Any, **options: Any) -> Any:
+            if script.name == "finish_jobs" and nonsense:
+                return nonsense.pop()
+            return await run(script, *rest, **options)
+
+        monkeypatch.setattr(wire, "run", mix_up)
+        jobs = await client.enqueue_many([JobRequest("count")] * 3)
+        await all_done(client.job_store, jobs)
+    assert not nonsense
+    assert runs.effects == {job.id: 1 for job in jobs}
+    await assert_nothing_in_hand(client.job_store)

@@ -240,14 +240,23 @@ async def _connect(connection: Any) -> None:
 
 
 class _Link:
-    """One open socket, the calls waiting for its answers, and the task that reads them."""
+    """One open socket, the calls waiting for its answers, and the task that reads them.
+
+    Over once redis-py hangs up, which it does by itself when a write or a read is cut short, also by a
+    cancellation. It would open the same connection again for the next call, and answers on the new socket
+    would go to those who wait for some on the old one.
+    """
 
     def __init__(self, connection: AbstractConnection) -> None:
         self.loop = asyncio.get_running_loop()
         self.connection = connection
         self.pending: deque[asyncio.Future[Any]] = deque()
-        self.is_open = True
+        self._is_open = True
         self.reader = self.loop.create_task(self._read(), name="rrq-wire-reader")
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and self.connection.is_connected
 
     async def _read(self) -> None:
         error: BaseException = RedisConnectionError("The connection to Redis was closed.")
@@ -258,7 +267,12 @@ class _Link:
                 except RedisConnectionError:
                     raise
                 except RedisError as refusal:
-                    # An error that Redis itself answered belongs to the oldest call alone.
+                    # An error that Redis itself answered belongs to the oldest call alone. After any other
+                    # redis-py has hung up.
+                    if not self.connection.is_connected:
+                        raise RedisConnectionError(
+                            f"The connection to Redis was lost: {refusal}"
+                        ) from refusal
                     self._answer(refusal)
                 else:
                     self._answer(reply)
@@ -281,9 +295,9 @@ class _Link:
 
     def close(self, error: BaseException) -> None:
         """Fail every call in flight and drop the socket. May be called twice."""
-        if not self.is_open:
+        if not self._is_open:
             return
-        self.is_open = False
+        self._is_open = False
         if self.loop.is_closed():
             return
         while self.pending:
@@ -343,8 +357,7 @@ class Wire:
             timeout_seconds = self._settings.redis_socket_timeout_seconds
         timer = link.loop.call_later(timeout_seconds, self._give_up, link, timeout_seconds)
         try:
-            # Up to the write itself nothing yields, so answers come in the order of `pending`.
-            await link.connection.send_packed_command(packed, check_health=False)
+            await self._write(link, packed)
             return await answer
         except MovedError as moved:
             self._moved_to = (moved.host, moved.port)
@@ -364,6 +377,14 @@ class Wire:
             answer.cancel()
             if not answer.cancelled():
                 answer.exception()
+
+    async def _write(self, link: _Link, packed: Any) -> None:
+        try:
+            # Up to the write itself nothing yields, so answers come in the order of `pending`.
+            await link.connection.send_packed_command(packed, check_health=False)
+        except asyncio.CancelledError:
+            link.close(RedisConnectionError("A call was cut short while it was written."))
+            raise
 
     async def run(
         self,
@@ -414,6 +435,9 @@ class Wire:
         async with self._opening:
             if self._link and self._link.is_open and self._link.loop is loop:
                 return self._link
+            if self._link is not None and self._link.loop is loop:
+                # Hung up without our doing: whoever waits for an answer must not wait for ever.
+                self._link.close(RedisConnectionError("The connection to Redis was lost."))
             if self._pool is None:
                 self._pool = _single_node_pool(self._settings, self._redis)
             connection: Any = self._pool.make_connection()

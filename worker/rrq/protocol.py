@@ -232,7 +232,7 @@ class QueueProtocol:
         for outcome in outcomes:
             args += outcome
         verdicts = await self.wire.run(load_script("finish_jobs"), keys, args)
-        return [_VERDICTS[code] for code in verdicts]
+        return [_VERDICTS[code] for _, code in zip(outcomes, verdicts, strict=True)]
 
     async def leave_trace(self, job_id: str, token: str, trace_context: str) -> bool:
         """Change the trace context (JSON) of a job; False when the attempt no longer owns it."""

@@ -92,10 +92,15 @@ class Reporter:
                 await self._before_send()
                 verdicts = await self._get_store().finish_jobs(self._get_worker_id(), outcomes)
                 break
-            except REDIS_ERRORS as error:
+            # Whatever goes wrong on the way, an outcome is not given up.
+            except Exception as error:
                 if is_script_failure(error):
                     await self._send_apart(batch, str(error))
                     return
+                if not isinstance(error, REDIS_ERRORS):
+                    # An answer that makes no sense: perhaps it belongs to somebody else.
+                    logger.exception("outcomes not stored yet, their answer is not understood")
+                    await self._get_store().wire.aclose()
                 failures += 1
                 # Back before others may claim what a restarted Redis has forgotten, which is one renewal later.
                 longest_seconds = min(
