@@ -104,7 +104,7 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
 
                 await eventually(victim_is_busy, 20, "the victim never got a job")
                 victim.kill()
-        await eventually(lambda: len(ledger.counts("effect")) == 120, 30, "jobs are missing")
+        await eventually(lambda: len(ledger.counts("effect")) == 120, 90, "jobs are missing")
         jobs = [await client.job_store.get_job_definition(job_id) for job_id in job_ids]
         await all_done(client.job_store, [job for job in jobs if job is not None])
         assert survivor.pid in {entry.pid for entry in ledger.entries("effect")}
