@@ -55,7 +55,7 @@ INNOCENT = "bystander"
 #: Where RRQ has to write in any case, what lies there is kept for a person to look at.
 SET_ASIDE = {
     *("job_key", "active_jobs_key", "cancel_key", "control_key", "waiting_key", "leases"),
-    *("guard", "counters", "active_queues", "active_workers", "monitor_stream"),
+    *("guard", "awaited", "counters", "active_queues", "active_workers", "monitor_stream"),
 }
 #: What is written or dropped with every beat or claim is not worth keeping. Everywhere else nothing is touched.
 REPLACED = {"health_key", "job_lock_key", "worker_key", "wake_key"}

@@ -57,6 +57,7 @@ FAMILIES = (
     Family("last_process_key", "string", lambda keys: keys.last_process_key(UNIQUE_KEY)),
     Family("leases", "zset", lambda keys: keys.leases),
     Family("guard", "hash", lambda keys: keys.guard),
+    Family("awaited", "set", lambda keys: keys.awaited),
     Family("counters", "hash", lambda keys: keys.counters),
     Family("active_queues", "zset", lambda keys: keys.active_queues),
     Family("active_workers", "zset", lambda keys: keys.active_workers),
