@@ -263,6 +263,22 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         'spec.queues[0] in body must be of type string: "integer"',
         "spec.queues[0]: ",
     ),
+    refused(
+        "weight of a queue of others",
+        "spec.queueWeights",
+        {"default": 3, "high": 6},
+        "queueWeights must name queues of this pool",
+    ),
+    refused(
+        "weight of zero",
+        "spec.queueWeights.default",
+        0,
+        "a weight is at least 0.001",
+        "spec.queueWeights.default: Input should be greater than or equal to 0.001",
+    ),
+    at_most("endless weight", "spec.queueWeights.default", 10_000_000, 1_000_000),
+    wrong_type("weight as text", "spec.queueWeights.default", "6", "number", "string"),
+    wrong_type("weights as list", "spec.queueWeights", ["default"], "object", "array"),
     wrong_type("queues as text", "spec.queues", "default", "array", "string"),
     # Redis.
     missing("spec.redis", local=False),
@@ -458,6 +474,7 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "Cluster": {"spec.redis": {"url": "rediss+cluster://redis:6379", "keyPrefix": "{rrq}:"}},
     "longest name": {"metadata.name": "a" * 52},
     "several queues": {"spec.queues": ["mail.high", "mail:low", "größe"]},
+    "weighted queues": {"spec.queues": ["high", "low", "rest"], "spec.queueWeights": {"high": 6, "low": 0.5}},
     "burst": {"spec.type": "Job", "spec.worker.processes": 1, "spec.job": {}},
     "nightly burst": {
         "spec.type": "Job",

@@ -1,7 +1,7 @@
 """A real Redis whose clock a test sets: the server of the model test.
 
-The scripts read their time from a key instead of from TIME, which is the one line of them that is changed.
-Expiries, which Redis counts by its own clock, are moved with it: a jump by a minute takes a minute from
+The scripts read their time from a key instead of from TIME, and what a lock has left to live in steps that are longer
+than any example takes, because Redis counts that by its own clock; nothing else of them is changed. Expiries, which Redis counts by its own clock, are moved with it: a jump by a minute takes a minute from
 every expiry, a jump backwards adds to it, as a jump of the server's clock would. Between the jumps time
 stands still. libfaketime would do the same without touching a line, but only where it is installed, and
 could not make time stand still for scripts without doing so for the server's own timers.
@@ -10,14 +10,13 @@ could not make time stand still for scripts without doing so for the server's ow
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_model import GRID_MS
 from rrq.connection import Wire
 from rrq.embedded import EmbeddedRedis
-from rrq.scripts import Script
+from rrq.scripts import build_script
 from rrq.store import JobStore
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self, TypeVar
 
+    from rrq.scripts import Script
     from rrq.settings import RRQSettings
 
     T = TypeVar("T")
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _CLOCK = "model:now_us"
 _READ_TIME = "redis.call('TIME')"
 _READ_CLOCK = f"{{0, redis.call('GET', '{_CLOCK}')}}"
+_READ_LEFT = "redis.call('TTL', lock)"
+_READ_LEFT_ON_GRID = f"(math.ceil(redis.call('PTTL', lock) / {GRID_MS}) * {GRID_MS // 1000})"
 _LARGE_LOG_BYTES = 4_000_000
 # What every value is made of is read by the type of its key; a stream by its length.
 _LOOK = f"""
@@ -53,7 +55,7 @@ for _, key in ipairs(redis.call('KEYS', 'rrq:*')) do
 end
 return rows
 """
-_LOOK_SCRIPT = Script("look", _LOOK, hashlib.sha1(_LOOK.encode(), usedforsecurity=False).hexdigest())
+_LOOK_SCRIPT = build_script("look", _LOOK)
 
 
 class Row(NamedTuple):
@@ -148,15 +150,16 @@ class _ClockedWire(Wire):
         self._alter = alter
         self.altered: dict[str, Script] = {}
 
-    async def run(self, script: Script, keys: Any, args: Any, *, timeout_seconds: float | None = None) -> Any:
+    async def run(self, script: Script, keys: Any, args: Any, **options: Any) -> Any:
         altered = self.altered.get(script.name)
         if altered is None:
             source = self._alter(script).source
             assert source.count(_READ_TIME) == 1, f"{script.name} reads the time in a way of its own"
-            source = source.replace(_READ_TIME, _READ_CLOCK)
-            sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            altered = self.altered[script.name] = Script(script.name, source, sha)
-        return await super().run(altered, keys, args, timeout_seconds=timeout_seconds)
+            assert source.count("TTL'") == source.count(_READ_LEFT), f"{script.name} reads another expiry"
+            source = source.replace(_READ_TIME, _READ_CLOCK).replace(_READ_LEFT, _READ_LEFT_ON_GRID)
+            altered = build_script(script.name, source)
+            self.altered[script.name] = altered
+        return await super().run(altered, keys, args, **options)
 
 
 def _tidy(kind: bytes, value: Any) -> Any:

@@ -31,7 +31,7 @@ class Guard:
     awaited_until_ms: int = 0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ModelFleet(ModelQueue):
     """The queue with the workers that serve it."""
 
@@ -89,12 +89,16 @@ class ModelFleet(ModelQueue):
         has_restarted = guard.server is not None and guard.server != self.server
         if has_restarted or self._beats_have_stopped():
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
-        if has_restarted:
-            self._await_owners()
+            if has_restarted or self._fell_silent_while_waiting():
+                self._await_owners()
         if guard.reap_not_before_ms > self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS):
             # A sweep put it off before the clock was set back, to later than any beat.
             guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
         guard.last_beat_ms, guard.server = self.now_ms, self.server
+
+    def _fell_silent_while_waiting(self) -> bool:
+        guard = self.guard
+        return guard.last_beat_ms is not None and guard.claim_not_before_ms > guard.last_beat_ms
 
     def _await_owners(self) -> None:
         """Nobody claims before those who may hold something have told so, or two renewals later."""
@@ -111,11 +115,12 @@ class ModelFleet(ModelQueue):
                 guard.claim_not_before_ms = 0
 
     def _follow_clock(self) -> None:
-        """A clock that was set back takes the ends of leases with it, and the end of waiting after a restart."""
+        """A clock that was set back takes with it when leases end, parked jobs are looked at, and waiting is over."""
         guard = self.guard
         set_back_ms = (guard.last_beat_ms or self.now_ms) - self.now_ms
         if set_back_ms > 0:
             self.leases = {worker: ends_ms - set_back_ms for worker, ends_ms in self.leases.items()}
+            self.looks = {scope: look_ms - set_back_ms for scope, look_ms in self.looks.items()}
             if guard.claim_not_before_ms > self.now_ms:
                 guard.claim_not_before_ms -= set_back_ms
 
@@ -131,6 +136,7 @@ class ModelFleet(ModelQueue):
                 return False
             for job_id in list(self.held.get(worker_id, ())):
                 self.give_back(job_id, worker_id)
+            self.let_others_in()
         return True
 
     def deregister(self, worker: WorkerIdentity) -> int:
@@ -181,25 +187,35 @@ class ModelFleet(ModelQueue):
         if worker_id not in self.leases or not self.is_registered(worker):
             return None
         known, lost = set(), set()
+        in_hand: dict[str, str] = {}
         for position, claimed in enumerate(held):
             job_id = claimed.job_id.decode()
             job = self.jobs.get(job_id)
             if job is not None and job.token in (claimed.token, claimed.token + ".over"):
                 known.add(job_id)
+                if job.token == claimed.token and (job.status, job.owner) == ("ACTIVE", worker_id):
+                    in_hand[job_id] = claimed.token
+            elif job is not None and claimed.token_before.decode() == f"{in_hand.get(job_id)}.over":
+                # Redis has forgotten that the attempt before this one failed.
+                job.retries += 1
+                job.token = in_hand[job_id] = claimed.token
+                job.claimed_from, job.claimed_due_ms = claimed.queue_key, float(claimed.due_score)
             elif (
                 job is not None
                 and job.token == claimed.token_before.decode()
-                and job.queued_in == claimed.queue_key
+                and claimed.queue_key in (job.queued_in, job.parked_in and job.claimed_from)
                 and job.due_ms == float(claimed.due_score)
                 and job_id not in self.locks
             ):
                 # Redis has forgotten the claim.
                 self.hold(job_id, worker_id, claimed.token, claimed.queue_key, float(claimed.due_score))
                 known.add(job_id)
+                in_hand[job_id] = claimed.token
             else:
                 lost.add(position)
         for job_id in self.held.get(worker_id, set()) - known:
             self.give_back(job_id, worker_id)
+        self.let_others_in()
         self._await_no_more(worker_id)
         return frozenset(lost)
 
@@ -207,7 +223,9 @@ class ModelFleet(ModelQueue):
 
     def certify_death(self, worker: WorkerIdentity, *, is_crash: bool) -> int:
         """Reap a process that is proven dead; returns how many jobs are due again."""
-        return self._reap(worker.worker_id, is_crash=is_crash) if self.is_registered(worker) else 0
+        returned = self._reap(worker.worker_id, is_crash=is_crash) if self.is_registered(worker) else 0
+        self.let_others_in()
+        return returned
 
     def sweep(self) -> int:
         """Reap whose lease has ended, unless Redis was away; returns how many jobs are due again."""
@@ -216,7 +234,9 @@ class ModelFleet(ModelQueue):
         if self.now_ms < self.guard.reap_not_before_ms:
             return 0
         ended = [worker_id for worker_id, ends_ms in self.leases.items() if ends_ms <= self.now_ms]
-        return sum(self._reap(worker_id) for worker_id in ended)
+        returned = sum(self._reap(worker_id) for worker_id in ended)
+        self.let_others_in()
+        return returned
 
     def _reap(self, worker_id: str, *, is_crash: bool = False) -> int:
         in_hand = list(self.held.get(worker_id, ()))

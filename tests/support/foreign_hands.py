@@ -27,6 +27,8 @@ JOB_ID = "job-under-attack"
 QUEUE_NAME = "under-attack"
 UNIQUE_KEY = "unique-under-attack"
 CRON_GROUP = "group-under-attack"
+FUNCTION = "function-under-attack"
+BATCH_ID = "batch-under-attack"
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,28 @@ FAMILIES = (
     Family("monitor_stream", "stream", lambda keys: keys.monitor_stream),
     Family("cron_last", "hash", lambda keys: keys.cron_last),
     Family("cron_tables", "zset", lambda keys: keys.cron_tables),
+    Family("slots_key", "set", lambda keys: keys.slots_key(f"f:{FUNCTION}")),
+    Family("parked_key", "zset", lambda keys: keys.parked_key(f"f:{FUNCTION}")),
+    Family("rate_key", "zset", lambda keys: keys.rate_key(f"f:{FUNCTION}")),
+    Family("idempotency_key", "string", lambda keys: keys.idempotency_key(UNIQUE_KEY)),
+    Family("debounce_key", "string", lambda keys: keys.debounce_key(UNIQUE_KEY)),
+    Family("batch_key", "hash", lambda keys: keys.batch_key(BATCH_ID)),
+    Family("batch_pending_key", "set", lambda keys: keys.batch_pending_key(BATCH_ID)),
+    Family("decisions_key", "stream", lambda keys: keys.decisions_key("shop/under-attack")),
+    Family("pauses", "hash", lambda keys: keys.pauses),
+    Family("limits", "hash", lambda keys: keys.limits),
+    Family("limit_overrides", "hash", lambda keys: keys.limit_overrides),
+    Family("parked", "zset", lambda keys: keys.parked),
+    Family("recent", "list", lambda keys: keys.recent),
+    Family("audit", "stream", lambda keys: keys.audit),
+    Family("pools", "hash", lambda keys: keys.pools),
     # These are named in Lua alone.
     Family("notified", "string", lambda keys: f"{keys.prefix}notified:{keys.queue_key('default')}"),
     Family("overflow", "list", lambda keys: f"{keys.dlq_key('rrq:dlq:default')}:overflow"),
 )
-#: What Keys has and no key is: a channel, a name for people.
-NO_KEYS = {"prefix", "notify_channel", "queue_name"}
+#: What Keys has and no key is: a channel, a name for people. The statistics of a minute end with it, and have a
+#: test of their own.
+NO_KEYS = {"prefix", "notify_channel", "queue_name", "dlq_name", "stats_key"}
 
 
 async def put(store: JobStore, key: str, kind: str) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import queue_steps
-from paired_queue import DEAD_LETTER_SECONDS, PODS, QUEUES, RESULT_SECONDS, RULES, PairedQueue
+from paired_queue import DEAD_LETTER_SECONDS, PODS, QUEUES, RESULT_SECONDS, RULES, PairedQueue, Wish
+from queue_reading import find_overruns, read_rows
 from queue_steps import SteppedWorker
+from rrq.flow import Limit
 from rrq.job import JobStatus
 from rrq.messages import (
     ClaimCode,
@@ -146,6 +148,9 @@ class PairedFleet(PairedQueue):
         assert not answer.unreadable
         if code is ClaimCode.LEASE_LOST:
             process.lose_all()
+        if job_ids and self.model.limits:
+            overruns = list(find_overruns(read_rows(self.redis.look()), job_ids))
+            assert not overruns, "\n".join(overruns)
         if not is_cut:
             process.attempts += [
                 Attempt(claimed, self.model.jobs[claimed.job_id.decode()].life) for claimed in answer.jobs
@@ -160,12 +165,27 @@ class PairedFleet(PairedQueue):
             attempt.sent or self._outcome(attempt, kind, delay_ms)
             for attempt, kind in zip(attempts, chosen.values(), strict=True)
         ]
-        self._report(process.worker.worker_id, outcomes)
+        if is_cut:
+            self._report(process.worker.worker_id, outcomes)
+        else:
+            self._report_all(process, attempts, outcomes)
         for attempt, outcome in zip(attempts, outcomes, strict=True):
             attempt.sent = outcome
-            if not is_cut:
-                process.attempts.remove(attempt)
-                process.reported.append((attempt.claimed, outcome))
+
+    def _report_all(self, process: Process, attempts: list[Attempt], outcomes: list[Outcome]) -> None:
+        self._report(process.worker.worker_id, outcomes)
+        for attempt, outcome in zip(attempts, outcomes, strict=True):
+            process.attempts.remove(attempt)
+            process.reported.append((attempt.claimed, outcome))
+
+    def finish_all(self, who: int) -> None:
+        """Have all that one process has in hand be done."""
+        process = self._process(who)
+        for attempt in list(process.attempts):
+            self.rows = self.redis.look()
+            self._report_all(
+                process, [attempt], [attempt.sent or self._outcome(attempt, OutcomeKind.DONE, 0)]
+            )
 
     def leave_trace(self, who: int, which: int) -> None:
         attempt = self.attempt(who, which)
@@ -173,6 +193,16 @@ class PairedFleet(PairedQueue):
         job = self.model.jobs.get(attempt.job_id)
         assert was_left == (job is not None and job.token == attempt.claimed.token)
         if not was_left:
+            self._expect_no_change()
+
+    def note_progress(self, who: int, which: int) -> None:
+        attempt = self.attempt(who, which)
+        was_kept = self.redis.do(
+            self.store.note_progress(attempt.job_id, attempt.claimed.token, "progress", "{}")
+        )
+        job = self.model.jobs.get(attempt.job_id)
+        assert was_kept == (job is not None and job.token == attempt.claimed.token)
+        if not was_kept:
             self._expect_no_change()
 
     def retry_as_engines_without_tokens_do(self, who: int, which: int) -> None:
@@ -186,7 +216,7 @@ class PairedFleet(PairedQueue):
         due_ms = self.model.now_ms
         retry = self.store.atomic_retry_job(attempt.job_id, queue, due_ms, "boom", JobStatus.RETRYING)
         assert self.redis.do(retry) == job.retries + 1
-        self.model.queue_retry(attempt.job_id, queue, due_ms)
+        self.model.retry_without_token(attempt.job_id, queue, due_ms)
         self.redis.do(self.store.release_job_lock(attempt.job_id, worker_id))
         lock = self.model.locks.get(attempt.job_id)
         if lock is not None and lock.value == worker_id:
@@ -197,7 +227,7 @@ class PairedFleet(PairedQueue):
         """Agree with Redis as after a reconnect, then send again what was lately reported."""
         process = self._process(who)
         attempts = [attempt for attempt in process.attempts if not attempt.is_lost and attempt.sent is None]
-        held = [attempt.claimed for attempt in attempts] + [claimed for claimed, _ in process.reported]
+        held = [claimed for claimed, _ in process.reported] + [attempt.claimed for attempt in attempts]
         answer = self.redis.do(self.store.reconcile_worker(process.worker.identity, held))
         lost = self.model.reconcile(process.worker.identity, held)
         assert answer.lease_lost == (lost is None)
@@ -205,14 +235,10 @@ class PairedFleet(PairedQueue):
             process.lose_all()
             return
         assert answer.lost == lost
-        for position, attempt in enumerate(attempts):
+        for position, attempt in enumerate(attempts, len(process.reported)):
             attempt.is_lost = position in lost
             attempt.is_forgotten = False
-        again = [
-            outcome
-            for position, (_, outcome) in enumerate(process.reported, len(attempts))
-            if position not in lost
-        ]
+        again = [outcome for position, (_, outcome) in enumerate(process.reported) if position not in lost]
         if again:
             self.rows = self.redis.look()
             self._report(process.worker.worker_id, again)
@@ -256,16 +282,22 @@ class PairedFleet(PairedQueue):
 
     def meet_a_suspect(self, who: int, queue: str) -> None:
         """Be busy when a job comes up that another process has died of: the moment at which room is made."""
-        self.enqueue([(4, queue, "@1", "")])
+        self.enqueue([Wish(4, queue, "@1")])
         victim_id = self._process(who + 1).worker.worker_id
         self.claim(who + 1, (queue,), 1, only=["j4"])
         self.crash(who + 1)
         self.certify_death(len(self.crashed) - 1, has_cause=True)
         self.start_process(victim_id)
         if self.processes:
-            self.enqueue([(5, queue, "", "")])
+            self.enqueue([Wish(5, queue)])
             self.claim(who, (queue,), 1, only=["j5"])
             self.claim(who, (queue,), 2)
+
+    def meet_a_limit(self, who: int, queue: str, limit: Limit) -> None:
+        """Claim more jobs of one function than may run at once."""
+        self.set_limit("function:greet", limit)
+        self.enqueue([Wish(number, queue) for number in range(6)])
+        self.claim(who, (queue,), 6)
 
     def sweep(self) -> None:
         report = self.redis.do(self.store.reap_workers())
@@ -317,6 +349,14 @@ class PairedFleet(PairedQueue):
             self.beat([who])
             self.reconcile(who)
 
+    def forget_what_was_let_in(self, who: int, queue: str) -> None:
+        """Run a job that waited for a slot, on a Redis that then goes back to when it waited."""
+        self.meet_a_limit(who, queue, Limit(concurrency=1))
+        self.keep_copy()
+        self.finish_all(who)
+        self.claim(who, (queue,), 6)
+        self.restart_redis(forgets=True, awake=[who])
+
     # Who is who
 
     def is_busy(self) -> bool:
@@ -359,7 +399,7 @@ class PairedFleet(PairedQueue):
 
     def _report(self, worker_id: str, outcomes: list[Outcome]) -> None:
         verdicts = self.redis.do(self.store.finish_jobs(worker_id, outcomes))
-        assert verdicts == [self.model.finish(worker_id, outcome) for outcome in outcomes]
+        assert verdicts == self.model.finish(worker_id, outcomes)
         if set(verdicts) <= {Verdict.FENCED, Verdict.ALREADY_APPLIED}:
             # What is left of the attempt itself may go: its lock and its entry.
             own = {f"rrq:active:jobs:{worker_id}"}

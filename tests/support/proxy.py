@@ -11,8 +11,11 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from listening import Listener
+
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -21,19 +24,25 @@ CHUNK_BYTES = 256 * 1024
 
 @dataclass
 class _Cut:
-    """An order to swallow replies: how many are left, and for which requests."""
+    """An order to swallow replies, or to put another in front: how many are left, and for which requests."""
 
     left: int
     matching: bytes | None
+    stray: bytes = b""
 
 
 @dataclass(eq=False)
 class _Link:
-    """One client connection and its counterpart at the server."""
+    """One client connection and its counterpart at the server.
+
+    `is_dead` once bytes of it were lost: TCP delivers all that was sent in its order or nothing any more.
+    """
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     cut_reply: bool = False
+    stray: bytes = b""
+    is_dead: bool = False
     seen_tail: bytes = b""
 
     def abort(self) -> None:
@@ -46,8 +55,10 @@ class RedisProxy:
 
     `delay_seconds`  added to every reply
     `refuse`         new connections are closed at once
-    `blackhole`      connections stay open and bytes vanish, as behind a dead link
+    `blackhole`      connections stay open and bytes vanish, as behind a dead link; one that lost some says
+                     nothing again, also when the others do, until its client gives it up
     `cut_replies`    how many replies were swallowed so far
+    `rewrite`        what replies are turned into, each chunk as it comes
     """
 
     def __init__(
@@ -57,27 +68,31 @@ class RedisProxy:
         self.refuse = False
         self.blackhole = False
         self.cut_replies = 0
+        self.rewrite: Callable[[bytes], bytes] | None = None
         self.connections_made = 0
         self._upstream = (server_host, server_port)
-        self._tls = tls
+        self._is_tls = tls is not None
         self._cuts: list[_Cut] = []
         self._links: set[_Link] = set()
-        self._handlers: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener = Listener(self._accept, tls=tls)
 
     @property
     def port(self) -> int:
-        assert self._listener is not None, "start the proxy first"
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
+        assert self._listener.port, "start the proxy first"
+        return self._listener.port
 
     @property
     def dsn(self) -> str:
-        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
+        return f"{'rediss' if self._is_tls else 'redis'}://127.0.0.1:{self.port}/0"
 
     @property
     def open_connections(self) -> int:
         return len(self._links)
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether every order to cut or to confuse replies has found its request."""
+        return not self._cuts
 
     def cut_next_reply(self, n: int = 1, matching: bytes | None = None) -> None:
         """Let the next `n` requests (that contain `matching`) reach Redis, and lose their replies.
@@ -86,23 +101,24 @@ class RedisProxy:
         """
         self._cuts.append(_Cut(n, matching))
 
+    def stray_next_reply(self, reply: bytes, matching: bytes) -> None:
+        """Answer the next request that contains `matching` with what nobody asked for, and then as Redis does.
+
+        No network does so; a client that has lost count of its calls sees the same.
+        """
+        self._cuts.append(_Cut(1, matching, reply))
+
     def cut_all(self) -> None:
         """Close every open connection now."""
         for link in list(self._links):
             link.abort()
 
     async def start(self) -> Self:
-        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
+        await self._listener.start()
         return self
 
     async def stop(self) -> None:
-        assert self._listener is not None, "start the proxy first"
-        self._listener.close()
-        self.cut_all()
-        for handler in list(self._handlers):
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._listener.wait_closed()
+        await self._listener.stop()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -113,19 +129,13 @@ class RedisProxy:
         await self.stop()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
         self.connections_made += 1
         try:
             if not self.refuse:
                 await self._serve(reader, writer)
         except OSError:
             pass  # the server behind us is away; the client sees a closed connection
-        except asyncio.CancelledError:
-            pass  # stop(): swallowed, or asyncio would report the handler as failed
         finally:
-            self._handlers.discard(task)
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,12 +154,17 @@ class RedisProxy:
 
     async def _pump_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while chunk := await reader.read(CHUNK_BYTES):
-            if self.blackhole:
+            if self._loses(link):
                 continue
             self._note_request(link, chunk)
             link.server.write(chunk)
             await link.server.drain()
         link.abort()
+
+    def _loses(self, link: _Link) -> bool:
+        """Tell whether what was just read is lost, and with it all that this link would carry after it."""
+        link.is_dead = link.is_dead or self.blackhole
+        return link.is_dead
 
     def _note_request(self, link: _Link, chunk: bytes) -> None:
         if link.cut_reply:
@@ -159,7 +174,7 @@ class RedisProxy:
         for cut in self._cuts:
             if cut.left and (cut.matching is None or cut.matching in seen):
                 cut.left -= 1
-                link.cut_reply = True
+                link.cut_reply, link.stray = not cut.stray, cut.stray
                 seen = b""
                 break
         self._cuts = [cut for cut in self._cuts if cut.left]
@@ -177,20 +192,29 @@ class RedisProxy:
                 due_at, chunk = await waiting.get()
                 if due_at > loop.time():
                     await asyncio.sleep(due_at - loop.time())
-                link.client.write(chunk)
-                await link.client.drain()
+                if not self._loses(link):
+                    link.client.write(chunk)
+                    await link.client.drain()
 
         delivering = asyncio.create_task(deliver())
         try:
             while chunk := await reader.read(CHUNK_BYTES):
-                if self.blackhole:
+                if self._loses(link):
                     continue
                 if link.cut_reply:
                     self.cut_replies += 1
                     break
-                waiting.put_nowait((loop.time() + self.delay_seconds, chunk))
+                if self.rewrite is not None:
+                    chunk = self.rewrite(chunk)
+                waiting.put_nowait((loop.time() + self.delay_seconds, link.stray + chunk))
+                link.stray = b""
+        except OSError:
+            if not self._loses(link):
+                raise
         finally:
             delivering.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await delivering
-        link.abort()
+        # That the server hung up is lost like anything else that it said.
+        if not self._loses(link):
+            link.abort()

@@ -12,25 +12,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from paired_fleet import PairedFleet
-from paired_queue import PODS, QUEUES, START_MS
+from paired_queue import PODS, QUEUES, START_MS, Wish
+from rrq.flow import JobFilter, Limit
 from rrq.messages import OutcomeKind
 
 if TYPE_CHECKING:
     from clocked_redis import ClockedRedis
+    from rrq.flow import PauseState
 
 _numbers = st.integers(0, 5)
 _queue = st.sampled_from(QUEUES)
 _queue_orders = st.sampled_from([QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]])
 _new_jobs = st.lists(
-    st.tuples(
+    st.builds(
+        Wish,
         _numbers,
         _queue,
         st.sampled_from(["", "", "", "", "+30000", "+600000", "@5000", f"@{START_MS + 90_000}"]),
         st.sampled_from(["", "", "u", "v"]),
+        st.sampled_from(["greet", "greet", "wave"]),
+        st.sampled_from([(), (), (), (), (0,), (2, 3)]),
     ),
     min_size=1,
     max_size=5,
-    unique_by=lambda job: job[0],
+    unique_by=lambda wish: wish.number,
+)
+_functions = st.sampled_from(["function:greet", "function:greet", "function:wave"])
+_targets = st.sampled_from(["function:greet", "function:wave", "queue:x"])
+_limits = st.sampled_from(
+    [
+        *(Limit(concurrency=0), Limit(concurrency=1), Limit(concurrency=2)),
+        *(Limit(key="tenant", per_key=1), *[Limit(key="tenant", concurrency=2, per_key=1)] * 2),
+        *(Limit(rate=2, per_seconds=60), Limit(concurrency=1, rate=1, per_seconds=60)),
+    ]
 )
 _outcomes = st.lists(
     st.tuples(
@@ -66,20 +80,42 @@ class QueueMachine(RuleBasedStateMachine):
     def every_promise_holds(self) -> None:
         self.queue.check()
 
-    @initialize(jobs=_new_jobs)
-    def begin(self, jobs: list[tuple[int, str, str, str]]) -> None:
+    @initialize(jobs=_new_jobs, limit=st.none() | _limits)
+    def begin(self, jobs: list[Wish], limit: Limit | None) -> None:
         for worker_id in PODS:
             self.queue.start_process(worker_id)
+        if limit is not None:
+            self.queue.set_limit("function:greet", limit)
         self.queue.enqueue(jobs)
         self.queue.keep_copy()
 
     @rule(jobs=_new_jobs)
-    def enqueue(self, jobs: list[tuple[int, str, str, str]]) -> None:
+    def enqueue(self, jobs: list[Wish]) -> None:
         self.queue.enqueue(jobs)
 
     @rule(jobs=_new_jobs)
-    def enqueue_more(self, jobs: list[tuple[int, str, str, str]]) -> None:
+    def enqueue_more(self, jobs: list[Wish]) -> None:
         self.queue.enqueue(jobs)
+
+    @rule(jobs=_new_jobs, queue=_queue)
+    def enqueue_batch(self, jobs: list[Wish], queue: str) -> None:
+        self.queue.enqueue_batch(jobs, queue)
+
+    @rule(what=_targets, state=st.sampled_from(["paused", "paused", "disabled"]))
+    def hold(self, what: str, state: PauseState) -> None:
+        self.queue.set_pause(what, "paused" if what.startswith("queue:") else state)
+
+    @rule(what=_targets)
+    def resume(self, what: str) -> None:
+        self.queue.set_pause(what, None)
+
+    @rule(what=_functions, limit=_limits)
+    def limit(self, what: str, limit: Limit) -> None:
+        self.queue.set_limit(what, limit)
+
+    @rule(what=_targets, concurrency=st.none() | st.integers(1, 2))
+    def limit_or_not(self, what: str, concurrency: int | None) -> None:
+        self.queue.set_limit(what, None if concurrency is None else Limit(concurrency=concurrency))
 
     @rule(job=_numbers)
     def cancel(self, job: int) -> None:
@@ -130,12 +166,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.finish(who, [(which, OutcomeKind.DEAD)], 0, is_cut=False)
 
     @_is_busy
-    @rule(who=_numbers, which=_numbers, is_trace=st.booleans())
-    def touch(self, who: int, which: int, is_trace: bool) -> None:
-        if is_trace:
-            self.queue.leave_trace(who, which)
-        else:
+    @rule(who=_numbers, which=_numbers, is_retry=st.booleans())
+    def touch(self, who: int, which: int, is_retry: bool) -> None:
+        if is_retry:
             self.queue.retry_as_engines_without_tokens_do(who, which)
+        else:
+            self.queue.leave_trace(who, which)
+            self.queue.note_progress(who, which)
 
     @_has_processes
     @rule(who=_numbers)
@@ -174,6 +211,16 @@ class QueueMachine(RuleBasedStateMachine):
     def meet_a_suspect(self, who: int, queue: str) -> None:
         self.queue.meet_a_suspect(who, queue)
 
+    @_has_processes
+    @rule(who=_numbers, queue=_queue, limit=_limits)
+    def meet_a_limit(self, who: int, queue: str, limit: Limit) -> None:
+        self.queue.meet_a_limit(who, queue, limit)
+
+    @_is_busy
+    @rule(who=_numbers)
+    def finish_together(self, who: int) -> None:
+        self.queue.finish(who, [(number, OutcomeKind.DONE) for number in range(6)], 0, is_cut=False)
+
     @rule()
     def sweep(self) -> None:
         self.queue.sweep()
@@ -206,11 +253,17 @@ class QueueMachine(RuleBasedStateMachine):
     def restart_redis(self, forgets: bool, awake: set[int]) -> None:
         self.queue.restart_redis(forgets=forgets, awake=awake)
 
+    @_may_restart
+    @_has_processes
+    @rule(who=_numbers, queue=_queue)
+    def forget_what_was_let_in(self, who: int, queue: str) -> None:
+        self.queue.forget_what_was_let_in(who, queue)
+
     @rule(step=st.data())
     def look_on(self, step: st.DataObject) -> None:
         """What changes no job, or hardly ever; each would be a rule if there were not so many."""
         queue, draw = self.queue, step.draw
-        match draw(st.integers(0, 6)):
+        match draw(st.integers(0, 11)):
             case 0:
                 queue.observe(draw(st.sampled_from([0, 60])))
             case 1:
@@ -223,5 +276,15 @@ class QueueMachine(RuleBasedStateMachine):
                 queue.shorten_leases(draw(st.lists(st.sampled_from(list(PODS)), min_size=1, unique=True)))
             case 5:
                 queue.release_unique(draw(_numbers), draw(st.sampled_from("uv")))
+            case 6 | 7:
+                queue.admit_jobs()
+            case 8:
+                targets = st.lists(_functions, max_size=2, unique=True)
+                queue.publish_limits({target: draw(_limits) for target in draw(targets)})
+            case 9:
+                function = draw(st.sampled_from([None, "greet", "wave"]))
+                queue.cancel_where(JobFilter(draw(_queue), function))
+            case 10:
+                queue.see_to_a_dead_letter(f"j{draw(_numbers)}", is_deleted=draw(st.booleans()))
             case _:
                 queue.fire_cron(draw(st.integers(-1, 3)), draw(_queue), draw(st.sampled_from(["", "u"])))

@@ -2,28 +2,34 @@
 
 `ModelQueue` answers each step of the protocol as the scripts should, and says in which one place every job
 is. It is written from the promises (a claim locks, an outcome is fenced by its token, a crash is blamed
-fairly), not for speed. Workers and leases, which decide when jobs move by themselves, are in `ModelFleet`
-in the module `fleet_model`.
+fairly), not for speed. Who may start at all is in `flow_model`. Workers and leases, which decide when jobs
+move by themselves, are in `ModelFleet` in the module `fleet_model`.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from rrq.messages import CancelCode, CronVerdict, NewJob, Outcome, OutcomeKind, Verdict
+from flow_model import ModelFlow
+from rrq.messages import CancelCode, CronVerdict, EnqueueCode, NewJob, Outcome, OutcomeKind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
+
+    from rrq.flow import JobFilter
 
 # Expiries are kept on this grid, so that the real time a test takes does not show in them.
 GRID_MS = 10_000
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 _UNSTORED_TTL_SECONDS = 86_400
 _RESERVED_MS, _MOST_RESERVED_MS = 30_000, 3_600_000
+_NEIGHBOURS = 100
 
 
 def on_grid(duration_ms: float) -> int:
@@ -51,8 +57,16 @@ class ModelJob:
     life: int
     token: str
     home: str
+    function: str = ""
+    key: str = ""
+    """What tells it apart from others of its function, for a limit per key."""
     status: str = "PENDING"
     queued_in: str | None = None
+    parked_in: str | None = None
+    """The scope that it waits for, out of its queue."""
+    slots: list[str] = field(default_factory=list)
+    chain: list[NewJob] = field(default_factory=list)
+    batch: str = ""
     due_ms: float = 0
     retries: int = 0
     result_ttl_seconds: int = 0
@@ -68,10 +82,15 @@ class ModelJob:
     reserved_since_ms: int = 0
     expires_ms: int | None = None
 
+    def is_waiting(self) -> bool:
+        return self.queued_in is not None or self.parked_in is not None
+
     def place(self) -> str:
         """The one place where this life is."""
         if self.queued_in is not None:
             return f"queued in {self.queued_in}"
+        if self.parked_in is not None:
+            return f"parked in {self.parked_in}"
         return f"held by {self.owner}" if self.status == "ACTIVE" else self.status
 
 
@@ -84,18 +103,43 @@ class Expiring:
 
 
 @dataclass
-class ModelQueue:
+class ModelBatch:
+    """Jobs whose common end queues another one."""
+
+    callback: NewJob
+    token: str
+    pending: set[str] = field(default_factory=set)
+    failed: int = 0
+    is_open: bool = True
+    has_ended: bool = False
+
+
+@dataclass
+class Claiming:
+    """One claim, while it is answered."""
+
+    worker_id: str
+    token_base: str
+    wanted: int
+    is_named: bool
+    taken: list[str] = field(default_factory=list)
+
+    def is_full(self) -> bool:
+        return len(self.taken) >= self.wanted
+
+
+@dataclass(kw_only=True)
+class ModelQueue(ModelFlow):
     """Jobs, queues, locks and dead letters, and the steps that change them."""
 
     rules: Rules
-    now_ms: int
-    jobs: dict[str, ModelJob] = field(default_factory=dict)
     held: dict[str, set[str]] = field(default_factory=dict)
     """What each worker has down as in hand, also of a life that is over."""
     locks: dict[str, Expiring] = field(default_factory=dict)
     unique_locks: dict[str, Expiring] = field(default_factory=dict)
     dead_letters: list[str] = field(default_factory=list)
     """Oldest first. An id enqueued again leaves its entry behind."""
+    batches: dict[str, ModelBatch] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     cron_ticks: dict[str, int] = field(default_factory=dict)
     make_room_for: list[str] = field(default_factory=list)
@@ -123,6 +167,10 @@ class ModelQueue:
 
     # Producers
 
+    def produce(self, new: NewJob, token: str) -> float:
+        """As a producer asks for it: refused for a function that takes no new jobs."""
+        return EnqueueCode.DISABLED if self.is_disabled(new.function_name) else self.enqueue(new, token)
+
     def enqueue(self, new: NewJob, token: str) -> float:
         """Begin a new life of an id; returns when it is due."""
         due_ms = self.now_ms if not new.due else float(new.due[1:])
@@ -134,15 +182,28 @@ class ModelQueue:
         if before is not None and before.status not in ENDED:
             self.ended["replaced"] += 1
         self.lives += 1
-        self.jobs[new.job_id] = ModelJob(
+        options = json.loads(new.options or "{}")
+        job = self.jobs[new.job_id] = ModelJob(
             self.lives,
             token,
             new.queue_name,
+            function=new.function_name,
+            key=json.loads(new.kwargs_json).get("tenant", ""),
             queued_in=new.queue_name,
             due_ms=due_ms,
-            result_ttl_seconds=new.result_ttl_seconds,
+            result_ttl_seconds=int(new.result_ttl_seconds),
             unique_key=new.unique_key,
+            chain=[parse_kept_job(kept) for kept in options.get("next", ())],
+            batch=options.get("batch_id", ""),
         )
+        if before is not None:
+            if before.batch != job.batch:
+                self._leave_batch(new.job_id, before.batch, has_failed=True)
+            if before.slots:
+                self.free_up(new.job_id, before.slots)
+                self.let_others_in()
+        if job.batch:
+            self.batches[job.batch].pending.add(new.job_id)
         return due_ms
 
     def _due_behind_unique(self, new: NewJob, due_ms: float) -> float:
@@ -161,6 +222,8 @@ class ModelQueue:
         self.cron_ticks[digest] = tick_ms
         if new.unique_key in self.unique_locks:
             return CronVerdict.LOCKED
+        if self.is_disabled(new.function_name):
+            return CronVerdict.DISABLED
         self.enqueue(new, token)
         return CronVerdict.FIRED
 
@@ -168,15 +231,46 @@ class ModelQueue:
         job = self.jobs.get(job_id)
         if job is None:
             return CancelCode.NOT_FOUND
-        if job.queued_in is not None:
-            job.queued_in = None
-            job.token += ".cancelled"
-            self._end(job_id, "CANCELLED", job.result_ttl_seconds)
+        if job.is_waiting():
+            self._cancel_waiting(job_id)
             return CancelCode.CANCELLED
         if job.status == "ACTIVE":
             job.is_to_be_cancelled = True
             return CancelCode.TOLD
         return CancelCode.ENDED
+
+    def _cancel_waiting(self, job_id: str) -> None:
+        job = self.jobs[job_id]
+        job.queued_in = job.parked_in = None
+        job.token += ".cancelled"
+        self._end(job_id, "CANCELLED", job.result_ttl_seconds)
+
+    def cancel_where(self, chosen: JobFilter) -> int:
+        """Cancel what waits for a queue, in it or parked."""
+        fitting = [
+            job_id
+            for job_id, job in self.jobs.items()
+            if chosen.function in (None, job.function)
+            and (job.queued_in or (job.parked_in and job.claimed_from)) == chosen.queue
+        ]
+        for job_id in fitting:
+            self._cancel_waiting(job_id)
+        return len(fitting)
+
+    def delete_dead_letter(self, job_id: str) -> int:
+        if job_id not in self.dead_letters:
+            return 0
+        self.dead_letters.remove(job_id)
+        if job_id in self.jobs and self.jobs[job_id].status == "FAILED":
+            del self.jobs[job_id]
+        return 1
+
+    def edit_dead_letter(self, job_id: str, key: str) -> bool:
+        job = self.jobs.get(job_id)
+        if job is None or job.status != "FAILED" or job_id not in self.dead_letters:
+            return False
+        job.key = key
+        return True
 
     def requeue_dead_letters(self, queue: str, most: int) -> int:
         """Give up to `most` dead jobs a fresh start, oldest first; an id with a newer life is none."""
@@ -191,6 +285,10 @@ class ModelQueue:
                     self.lives,
                     job.token + ".requeued",
                     queue,
+                    function=job.function,
+                    key=job.key,
+                    chain=job.chain,
+                    batch=job.batch,
                     queued_in=queue,
                     due_ms=self.now_ms,
                     result_ttl_seconds=job.result_ttl_seconds,
@@ -199,39 +297,92 @@ class ModelQueue:
                 queued += 1
         return queued
 
+    # Batches
+
+    def close_batch(self, batch_id: str) -> int:
+        """All are queued; returns how many have not ended."""
+        batch = self.batches[batch_id]
+        batch.is_open = False
+        self._end_batch(batch)
+        return len(batch.pending)
+
+    def _leave_batch(self, job_id: str, batch_id: str, *, has_failed: bool) -> None:
+        batch = self.batches.get(batch_id)
+        if batch is not None and job_id in batch.pending:
+            batch.pending.remove(job_id)
+            batch.failed += has_failed
+            self._end_batch(batch)
+
+    def _end_batch(self, batch: ModelBatch) -> None:
+        if not (batch.pending or batch.is_open or batch.has_ended):
+            batch.has_ended = True
+            self.enqueue(batch.callback, batch.token)
+
     # Claiming
 
     def take(
         self, worker_id: str, token_base: str, queues: Iterable[str], count: int, only: Sequence[str] = ()
     ) -> list[str]:
-        """Hand jobs to a worker, those due or those named: each locked first, suspects only to empty hands."""
-        taken: list[str] = []
+        """Hand jobs to a worker, those due or those named, as far as pauses and limits let them start."""
+        claiming = Claiming(worker_id, token_base, count, bool(only))
         self.make_room_for = []
+        self.admit_parked()
         for name in queues:
-            queue = self.queue(name)
-            due = sorted((due_ms, job_id) for job_id, due_ms in queue.items() if due_ms <= self.now_ms)
-            wanted = [job_id for job_id in only if job_id in queue] if only else [job_id for _, job_id in due]
-            for position, job_id in enumerate(wanted):
-                if len(taken) >= count:
-                    return taken
-                job = self.jobs[job_id]
-                if job.is_suspect and job.due_ms > self.now_ms:
-                    continue
-                if job.is_suspect and (taken or self.held.get(worker_id)):
-                    if only:
-                        self.make_room_for.append(job_id)
-                    elif self._reserve(job_id, worker_id):
-                        for neighbour in wanted[position + 1 :]:
-                            if self.jobs[neighbour].is_suspect:
-                                self._reserve(neighbour, worker_id)
-                        return taken
-                elif job_id not in self.locks or self.is_stale(self.locks[job_id].value, job_id):
-                    self.hold(job_id, worker_id, f"{token_base}.{len(taken) + 1}", name, job.due_ms)
-                    taken.append(job_id)
-                    if job.is_suspect:
-                        job.reserved_by, job.reserved_until_ms, job.reserved_since_ms = "", 0, 0
-                        return taken
-        return taken
+            if only:
+                for job_id in only:
+                    if self.queue_room(name) > len(claiming.taken) and job_id in self.queue(name):
+                        self._try_to_take(claiming, job_id, name)
+            elif (room := self.queue_room(name)) > 0:
+                if not claiming.is_full():
+                    self._take_due(claiming, name, room)
+                if claiming.is_full():
+                    break
+        return claiming.taken
+
+    def _take_due(self, claiming: Claiming, name: str, room: float) -> None:
+        """Go through a queue page by page: who is let in on the way may come to stand before what was seen."""
+        most, left = len(claiming.taken) + room, 0
+        is_over = False
+        while not is_over and len(claiming.taken) < min(claiming.wanted, most):
+            size = int(min(claiming.wanted, most)) - len(claiming.taken)
+            page = list(islice(self.due_in(name), left, left + size))
+            is_over = len(page) < size
+            for job_id in page:
+                if len(claiming.taken) >= min(claiming.wanted, most):
+                    break
+                verdict = self._try_to_take(claiming, job_id, name)
+                left += verdict == "left"
+                is_over = is_over and verdict != "passed on"
+        if self.make_room_for:
+            for neighbour in list(islice(self.due_in(name), left, left + _NEIGHBOURS)):
+                if self.jobs[neighbour].is_suspect:
+                    self._reserve(neighbour, claiming.worker_id)
+
+    def _try_to_take(self, claiming: Claiming, job_id: str, name: str) -> str:
+        """Park a job, leave it, or lock it first and take it; suspects go only to empty hands."""
+        job, worker_id = self.jobs[job_id], claiming.worker_id
+        if claiming.is_full():
+            return "left"
+        blocked = self.blocked_by(job)
+        if blocked is not None:
+            return "passed on" if self.park(job_id, name, *blocked) else "parked"
+        if job.is_suspect and job.due_ms > self.now_ms:
+            return "left"
+        if job.is_suspect and (claiming.taken or self.held.get(worker_id)):
+            if claiming.is_named:
+                self.make_room_for.append(job_id)
+            elif self._reserve(job_id, worker_id):
+                claiming.wanted = len(claiming.taken)
+            return "left"
+        if job_id in self.locks and not self.is_stale(self.locks[job_id].value, job_id):
+            return "left"
+        claiming.taken.append(job_id)
+        self.note_start(job.function)
+        self.hold(job_id, worker_id, f"{claiming.token_base}.{len(claiming.taken)}", name, job.due_ms)
+        if job.is_suspect:
+            job.reserved_by, job.reserved_until_ms, job.reserved_since_ms = "", 0, 0
+            claiming.wanted = len(claiming.taken)
+        return "taken"
 
     def is_stale(self, holder: str, job_id: str) -> bool:
         """Whether a lock may be taken over; what a holder still shows of itself, the fleet knows."""
@@ -265,19 +416,26 @@ class ModelQueue:
         job = self.jobs[job_id]
         self.locks[job_id] = Expiring(worker_id, self.now_ms + self.rules.lock_ms)
         self.held.setdefault(worker_id, set()).add(job_id)
-        job.status, job.queued_in, job.owner, job.token = "ACTIVE", None, worker_id, token
+        job.status, job.queued_in, job.parked_in = "ACTIVE", None, None
+        job.owner, job.token = worker_id, token
         job.claimed_from, job.claimed_due_ms = queue, due_ms
+        self.occupy(job_id, queue)
 
     # Outcomes
 
-    def finish(self, worker_id: str, outcome: Outcome) -> Verdict:
-        """Store an outcome, if its attempt still owns the job."""
+    def finish(self, worker_id: str, outcomes: Iterable[Outcome]) -> list[Verdict]:
+        """Store outcomes, each if its attempt still owns the job; then others may come into the free places."""
+        verdicts = [self._finish_one(worker_id, outcome) for outcome in outcomes]
+        self.let_others_in()
+        return verdicts
+
+    def _finish_one(self, worker_id: str, outcome: Outcome) -> Verdict:
         job_id = _text(outcome.job_id)
         job = self.jobs.get(job_id)
         if job is not None and job.token == outcome.token + ".over":
             return Verdict.ALREADY_APPLIED
-        if job is None or job.token != outcome.token or job.queued_in is not None:
-            # Queued under its own token: an engine without tokens has put it back.
+        if job is None or job.token != outcome.token or job.is_waiting():
+            # Waiting under its own token: an engine without tokens has put it back.
             if job is None or job.status != "ACTIVE" or job.owner != worker_id:
                 self.let_go(worker_id, job_id)
             return Verdict.FENCED
@@ -285,6 +443,7 @@ class ModelQueue:
             was_given_back = self.give_back(job_id, worker_id)
             return Verdict.STORED if was_given_back else Verdict.CANCELLED_INSTEAD
         self.let_go(worker_id, job_id)
+        self._free_slots_of(job_id)
         kind, ttl_seconds = outcome.kind, int(outcome.number)
         if job.is_to_be_cancelled and kind is not OutcomeKind.CANCELLED:
             ttl_seconds = ttl_seconds if kind is OutcomeKind.DONE else _UNSTORED_TTL_SECONDS
@@ -294,6 +453,7 @@ class ModelQueue:
         match kind:
             case OutcomeKind.DONE:
                 self._end(job_id, "COMPLETED", ttl_seconds)
+                self._follow_up(job, outcome.token)
             case OutcomeKind.CANCELLED:
                 self._end(job_id, "CANCELLED", ttl_seconds)
             case OutcomeKind.DEAD:
@@ -303,6 +463,24 @@ class ModelQueue:
                 self.queue_retry(job_id, outcome.key, self.now_ms + outcome.number)
                 job.owner = job.claimed_from = job.claimed_due_ms = None
         return Verdict.STORED if kind is outcome.kind else Verdict.CANCELLED_INSTEAD
+
+    def _follow_up(self, job: ModelJob, token: str) -> None:
+        if job.chain:
+            follower, *rest = job.chain
+            job.chain = []
+            self.enqueue(follower, token + ".next")
+            self.jobs[follower.job_id].chain = rest
+
+    def _free_slots_of(self, job_id: str) -> None:
+        job = self.jobs[job_id]
+        self.free_up(job_id, job.slots)
+        job.slots = []
+
+    def retry_without_token(self, job_id: str, queue: str, due_ms: float) -> None:
+        """As engines do that know no tokens: queued again, while whoever ran it still has it down."""
+        self._free_slots_of(job_id)
+        self.let_others_in()
+        self.queue_retry(job_id, queue, due_ms)
 
     def queue_retry(self, job_id: str, queue: str, due_ms: float) -> None:
         job = self.jobs[job_id]
@@ -318,8 +496,9 @@ class ModelQueue:
         if lock is not None and lock.value != worker_id:
             return False
         self.locks.pop(job_id, None)
-        if job is None or job.owner != worker_id or job.status in ENDED or job.queued_in is not None:
+        if job is None or job.owner != worker_id or job.status in ENDED or job.is_waiting():
             return False
+        self._free_slots_of(job_id)
         due_ms = self.now_ms if job.claimed_due_ms is None else job.claimed_due_ms
         job.token += ".back"
         job.owner = job.claimed_due_ms = None
@@ -361,6 +540,12 @@ class ModelQueue:
         lock = self.unique_locks.get(job.unique_key)
         if lock is not None and lock.value == job_id:
             del self.unique_locks[job.unique_key]
+        self._leave_batch(job_id, job.batch, has_failed=status != "COMPLETED")
+
+
+def parse_kept_job(kept: Sequence[str]) -> NewJob:
+    """The job that `build_kept_job` made this of."""
+    return NewJob(*kept[:4], *kept[5:14])  # type: ignore[arg-type]  # numbers are text there, and read as such
 
 
 def _text(job_id: str | bytes) -> str:

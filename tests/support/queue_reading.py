@@ -6,6 +6,7 @@ nothing of the model: it looks at the keys alone.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from queue_model import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from clocked_redis import Row
     from fleet_model import ModelFleet
 
-# They exist once, whatever the number of jobs, and one entry per worker, queue or counter at most.
+# They exist once, whatever the number of jobs, with one entry per worker, queue or counter, or a thousand at most.
 _SINGLE_KEYS = (
     "workers:lease",
     "guard",
@@ -27,6 +28,7 @@ _SINGLE_KEYS = (
     "active:workers",
     "monitor:events",
     "cron:last",
+    "recent",
 )
 
 
@@ -45,6 +47,15 @@ class Stored:
     guard: dict[str, str] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     counters: dict[str, int] = field(default_factory=dict)
+    parked: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By scope, who waits there and since when it is due."""
+    looks: dict[str, float] = field(default_factory=dict)
+    slots: dict[str, set[str]] = field(default_factory=dict)
+    controls: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By kind of control, target to its JSON."""
+    batches: dict[str, dict[str, str]] = field(default_factory=dict)
+    pending: dict[str, set[str]] = field(default_factory=dict)
+    """By batch, whose end it waits for."""
     without_expiry: list[str] = field(default_factory=list)
     """Keys of other kinds that would stay for ever."""
 
@@ -69,6 +80,18 @@ def read_rows(rows: Mapping[str, Row]) -> Stored:
                 stored.locks[job_id] = value
             case "lock", ("unique", _, unique_key) if left_ms > 0:
                 stored.unique_locks[unique_key] = value
+            case "parked", _ if name:
+                stored.parked[name] = value
+            case "parked", _:
+                stored.looks = value
+            case "slots", _:
+                stored.slots[name] = set(value)
+            case (("pauses" | "limits"), _):
+                stored.controls[key] = {target: json.loads(text) for target, text in value.items()}
+            case "batch", (batch_id, _, "pending"):
+                stored.pending[batch_id] = set(value)
+            case "batch", _:
+                stored.batches[name] = value
             case _ if key == "workers:lease":
                 stored.leases = value
             case _ if key == "workers:awaited" and left_ms > 0:
@@ -93,7 +116,20 @@ def describe_stored(stored: Stored) -> dict[str, Any]:
         "reap not before": float(stored.guard.get("reap_not_before_ms", 0)),
         "claim not before": float(stored.guard.get("claim_not_before_ms", 0)),
         "awaited": stored.awaited,
+        "looks": stored.looks,
+        "pauses": {target: pause["state"] for target, pause in stored.controls.get("pauses", {}).items()},
+        "slots": stored.slots,
+        "batches": {
+            batch_id: (
+                stored.pending.get(batch_id, set()),
+                int(batch["failed"]),
+                "open" in batch,
+                "ended" in batch,
+            )
+            for batch_id, batch in stored.batches.items()
+        },
     }
+    found |= {f"parked {scope}": parked for scope, parked in stored.parked.items()}
     found |= {f"queue {name}": queue for name, queue in stored.queues.items()}
     found |= {f"in hand of {worker_id}": held for worker_id, held in stored.held.items()}
     for job_id, job in stored.jobs.items():
@@ -105,6 +141,8 @@ def describe_stored(stored: Stored) -> dict[str, Any]:
             "retries": int(job["current_retries"]),
             "to be cancelled": "cancel_requested" in job,
             "suspect": "suspect" in job,
+            "slots": set(json.loads(job.get("slots", "[]"))),
+            "follow-ups": [kept[0] for kept in json.loads(job.get("next", "[]"))],
             "crashes": int(job.get("crashes", 0)),
             "reserved": _reservation(job),
             "left ms": stored.jobs_left_ms[job_id],
@@ -130,6 +168,13 @@ def describe_model(model: ModelFleet) -> dict[str, Any]:
         "reap not before": guard.reap_not_before_ms,
         "claim not before": guard.claim_not_before_ms,
         "awaited": guard.awaited,
+        "looks": model.looks,
+        "pauses": model.pauses,
+        "slots": {scope: taken for scope, taken in model.slots.items() if taken},
+        "batches": {
+            batch_id: (batch.pending, batch.failed, batch.is_open, batch.has_ended)
+            for batch_id, batch in model.batches.items()
+        },
     }
     for job_id, job in model.jobs.items():
         expected[f"job {job_id}"] = {
@@ -140,12 +185,16 @@ def describe_model(model: ModelFleet) -> dict[str, Any]:
             "retries": job.retries,
             "to be cancelled": job.is_to_be_cancelled,
             "suspect": job.is_suspect,
+            "slots": set(job.slots),
+            "follow-ups": [follower.job_id for follower in job.chain],
             "crashes": job.crashes,
             "reserved": job.reserved_by and (job.reserved_by, job.reserved_until_ms, job.reserved_since_ms),
             "left ms": -1 if job.expires_ms is None else job.expires_ms - model.now_ms,
         }
         if job.queued_in is not None:
             expected.setdefault(f"queue {job.queued_in}", {})[job_id] = job.due_ms
+        if job.parked_in is not None:
+            expected.setdefault(f"parked {job.parked_in}", {})[job_id] = job.due_ms
     return expected | {f"in hand of {worker_id}": held for worker_id, held in model.held.items() if held}
 
 
@@ -161,24 +210,72 @@ def find_differences(model: ModelFleet, stored: Stored) -> list[str]:
 
 def find_violations(stored: Stored) -> list[str]:
     """Say which promises the keys break, a line each."""
-    return [*_misplaced_jobs(stored), *_wrong_owners(stored), *_orphans(stored)]
+    return [
+        *_misplaced_jobs(stored),
+        *_misplaced_slots(stored),
+        *_wrongly_parked(stored),
+        *_wrong_owners(stored),
+        *_orphans(stored),
+    ]
+
+
+def find_overruns(stored: Stored, job_ids: Iterable[str]) -> Iterator[str]:
+    """Say where more run than a limit allows, of what these jobs, which started just now, are counted in."""
+    limits = stored.controls.get("limits", {}) | stored.controls.get("limits:override", {})
+    for scope in {
+        scope for job_id in job_ids for scope in json.loads(stored.jobs[job_id].get("slots", "[]"))
+    }:
+        kind, name = scope.split(":")[:2]
+        limit = limits.get(f"queue:{name}" if kind == "q" else f"function:{name}", {})
+        most = limit.get("per_key" if kind == "k" else "concurrency", -1)
+        if len(stored.slots[scope]) > most:
+            yield f"{stored.slots[scope]} run in {scope}, which allows {most}"
 
 
 def _misplaced_jobs(stored: Stored) -> Iterator[str]:
-    queued = Counter(job_id for queue in stored.queues.values() for job_id in queue)
+    places = *stored.queues.values(), *stored.parked.values()
+    queued = Counter(job_id for place in places for job_id in place)
     for job_id in queued - Counter(stored.jobs.keys()):
-        yield f"{job_id} is queued twice, or without a job"
+        yield f"{job_id} is queued or parked twice, or without a job"
     for job_id, job in stored.jobs.items():
         status, is_queued = job["status"], job_id in queued
         is_held = job_id in stored.held.get(job.get("worker_id", ""), ())
         if status == "ACTIVE" and (is_queued or not is_held):
             yield f"{job_id} is ACTIVE, and {'queued' if is_queued else 'in nobodys hands'}"
         if status in ("PENDING", "RETRYING") and not is_queued:
-            yield f"{job_id} is {status} and in no queue: lost"
+            yield f"{job_id} is {status} and neither in a queue nor parked: lost"
         if status in ENDED and is_queued:
             yield f"{job_id} is {status} and queued"
         if status == "FAILED" and job_id not in stored.dead_letters:
             yield f"{job_id} is FAILED and no dead letter"
+
+
+def _misplaced_slots(stored: Stored) -> Iterator[str]:
+    """A slot is held by a job that runs, and such a job says which it holds."""
+    for scope, taken in stored.slots.items():
+        for job_id in taken:
+            job = stored.jobs.get(job_id, {})
+            if job.get("status") != "ACTIVE" or scope not in json.loads(job.get("slots", "[]")):
+                yield f"{job_id} has a slot of {scope} and does not run in it"
+    for job_id, job in stored.jobs.items():
+        for scope in json.loads(job.get("slots", "[]")):
+            if job_id not in stored.slots.get(scope, ()):
+                yield f"{job_id} runs in {scope} without a slot"
+
+
+def _wrongly_parked(stored: Stored) -> Iterator[str]:
+    """Whoever is parked will be looked at, and without delay where nothing holds it any more."""
+    pauses = stored.controls.get("pauses", {})
+    limits = stored.controls.get("limits", {}) | stored.controls.get("limits:override", {})
+    for scope, parked in stored.parked.items():
+        target = f"function:{scope.split(':')[1]}"
+        if scope not in stored.looks:
+            yield f"{set(parked)} are parked in {scope}, where nobody looks"
+        elif target not in pauses and target not in limits and stored.looks[scope] > 0:
+            yield f"{set(parked)} are parked in {scope}, and nothing holds them"
+        for job_id in parked:
+            if stored.jobs[job_id].get("parked_in") != scope:
+                yield f"{job_id} is parked in {scope} and does not know it"
 
 
 def _wrong_owners(stored: Stored) -> Iterator[str]:
@@ -204,7 +301,10 @@ def _orphans(stored: Stored) -> Iterator[str]:
 
 def _place(stored: Stored, job_id: str) -> str:
     queues = [name for name, queue in stored.queues.items() if job_id in queue]
+    scopes = [scope for scope, parked in stored.parked.items() if job_id in parked]
     job = stored.jobs[job_id]
+    if scopes:
+        return f"parked in {' and '.join(scopes)}"
     if queues:
         return f"queued in {' and '.join(queues)}"
     return f"held by {job.get('worker_id')}" if job["status"] == "ACTIVE" else job["status"]

@@ -168,10 +168,12 @@ class SteppedWorker:
     pod_uid: str = ""
     queues: tuple[str, ...] = (QUEUE,)
     incarnation: str = field(default_factory=lambda: f"incarnation-{next(_numbers)}")
+    pool: str = ""
+    weights: tuple[float, ...] = ()
 
     @property
     def identity(self) -> WorkerIdentity:
-        return WorkerIdentity(self.worker_id, self.incarnation, self.pod_uid)
+        return WorkerIdentity(self.worker_id, self.incarnation, self.pod_uid, self.pool)
 
     def build_beat(self, *, is_registration: bool = False, health_ttl_seconds: int = 70) -> Beat:
         health = {"worker_id": self.worker_id, "status": "polling"}
@@ -192,6 +194,7 @@ class SteppedWorker:
                 count=most,
                 wait_ms=wait_ms,
                 job_ids=job_ids,
+                weights=() if job_ids else self.weights,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,6 +102,14 @@ async def test_jobs_run_over_a_unix_socket(
     make_redis(extra_args=["--unixsocket", str(path)])
     client = await run_some_jobs(RRQSettings(redis_dsn=f"unix://{path}?db=0"), registry)
     await client.close()
+
+
+async def test_a_sentinel_that_is_gone_costs_no_time(own_redis: EmbeddedRedis) -> None:
+    with EmbeddedSentinel(own_redis) as sentinel:
+        # Nobody listens on port 1.
+        dsn = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/mymaster/0"
+        async with aclosing(JobStore(RRQSettings(redis_dsn=dsn))) as store, asyncio.timeout(2):
+            assert await store.wire.call("PING") == b"PONG"
 
 
 @pytest.mark.slow

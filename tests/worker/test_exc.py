@@ -80,6 +80,9 @@ def test_unconfirmed_jobs_are_named_and_not_to_be_enqueued_again_blindly() -> No
         exc.NotDurable("fsync", 2.0, ["a", "b"]),
         exc.UnserializableArguments("no"),
         exc.InvalidJob("no"),
+        exc.JobFailed("j1", "no such customer"),
+        exc.JobCancelled("j1"),
+        exc.JobUnfinished("j1", 2.5, "PENDING"),
     ],
 )
 def test_errors_survive_pickling(error: Exception) -> None:

@@ -113,3 +113,9 @@ def test_unfinished_jobs_are_lost_unless_their_queue_or_new_workers_bring_them_b
 def test_a_table_shows_the_median_of_the_rounds() -> None:
     rounds = [outcome(unfinished=number) for number in (1, 9, 3)]
     assert report.build_row(rounds, returns=False).lost == 3
+
+
+def test_the_page_says_what_the_results_and_the_roster_say() -> None:
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "bench/results/faults.json").read_text())
+    assert (root / "docs/fault-comparison.md").read_text() == report.build_page(results)

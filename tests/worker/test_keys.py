@@ -21,6 +21,8 @@ from queue_steps import (
 from rrq import constants
 from rrq.cron import CronJob
 from rrq.cron_table import build_cron_table
+from rrq.flow import Limit
+from rrq.job_options import JobOptions, build_options
 from rrq.keys import Keys
 from rrq.messages import CancelCode, CronVerdict, DeathCertificate
 from rrq.settings import RRQSettings
@@ -125,7 +127,19 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     await shop.set_last_process_time("k", await shop.read_time())
     seen |= await seen_keys(shop)
 
-    every_id = [*names, "tick", "bad"]
+    await shop.set_limit("function:greet", Limit(concurrency=0, rate=5), "ada")
+    await shop.set_limit("queue:default", Limit(concurrency=9, rate=9), "ada")
+    await shop.publish_limits("app", {"function:other": Limit(rate=1)})
+    await shop.set_pause("queue:elsewhere", "paused", "ada")
+    await shop.open_batch("b", 1, "", 60)
+    options = build_options(JobOptions(idempotency_key="i", batch_id="b"))
+    await shop.enqueue_jobs([new_job("parked", options=options)], "e.2")
+    await shop.enqueue_jobs([new_job("free", function_name="other", options='{"debounce_key": "d"}')], "e.3")
+    third = await start_worker(shop, "u")
+    await third.claim(2)
+    seen |= await seen_keys(shop)
+
+    every_id = [*names, "tick", "bad", "parked", "free"]
     expected = {
         keys.leases,
         keys.guard,
@@ -142,6 +156,22 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         keys.waiting_key("default"),
         keys.drain_key("other-pod"),
         keys.last_process_key("k"),
+        keys.recent,
+        keys.audit,
+        keys.limits,
+        keys.limit_overrides,
+        keys.pauses,
+        keys.parked,
+        keys.parked_key("f:greet"),
+        keys.rate_key("f:other"),
+        keys.rate_key("q:default"),
+        keys.slots_key("q:default"),
+        keys.batch_key("b"),
+        keys.batch_pending_key("b"),
+        keys.idempotency_key("i"),
+        keys.debounce_key("d"),
+        *(keys.stats_key(tick_ms // 60_000 + minutes) for minutes in (-1, 0, 1)),
+        f"{SHOP}notified:{keys.queue_key('elsewhere')}",
         keys.job_key("bad") + ":unreadable",
         f"{SHOP}notified:{keys.queue_key('default')}",  # a throttle that nobody but the script reads
     }
@@ -149,7 +179,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         expected |= {keys.job_key(job_id), keys.job_lock_key(job_id), keys.events_key(job_id)}
         expected.add(keys.unique_lock_key(f"key-{job_id}"))
     expected.add(keys.unique_lock_key("cron:tick"))
-    for worker_id in ("w", "v"):
+    for worker_id in ("w", "v", "u"):
         expected |= {
             keys.worker_key(worker_id),
             keys.health_key(worker_id),
@@ -161,6 +191,12 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     assert seen - expected == set()
     # What must have come by, or the walk above has stopped walking.
     for key in (
+        keys.parked_key("f:greet"),
+        keys.rate_key("f:other"),
+        keys.slots_key("q:default"),
+        keys.batch_pending_key("b"),
+        keys.idempotency_key("i"),
+        keys.debounce_key("d"),
         keys.job_lock_key("done"),
         keys.unique_lock_key("key-done"),
         keys.active_jobs_key("w"),

@@ -117,6 +117,7 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
     await assert_nothing_in_hand(client.job_store)
 
 
+@pytest.mark.slow
 async def test_a_worker_stopped_past_its_lease_loses_its_jobs_and_its_late_results(
     client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
@@ -144,6 +145,7 @@ async def test_a_worker_stopped_past_its_lease_loses_its_jobs_and_its_late_resul
     await assert_nothing_in_hand(client.job_store)
 
 
+@pytest.mark.slow
 async def test_a_resumed_worker_that_claims_its_own_job_again_cannot_store_the_old_result(
     client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
@@ -176,6 +178,7 @@ async def test_a_resumed_worker_that_claims_its_own_job_again_cannot_store_the_o
     await assert_nothing_in_hand(store)
 
 
+@pytest.mark.slow
 async def test_a_handler_that_holds_the_event_loop_past_the_lease_keeps_its_job(
     client: RRQClient, redis_dsn: str, ledger: Ledger
 ) -> None:
@@ -188,6 +191,7 @@ async def test_a_handler_that_holds_the_event_loop_past_the_lease_keeps_its_job(
         assert [entry.pid for entry in ledger.entries("started")] == [holder.pid]
 
 
+@pytest.mark.slow
 async def test_a_loop_that_hangs_beyond_all_deadlines_does_not_keep_its_jobs(
     client: RRQClient, redis_dsn: str, ledger: Ledger
 ) -> None:
@@ -202,6 +206,7 @@ async def test_a_loop_that_hangs_beyond_all_deadlines_does_not_keep_its_jobs(
                 hanging.kill()
 
 
+@pytest.mark.slow
 async def test_jobs_in_threads_survive_a_kill_too(client: RRQClient, redis_dsn: str, ledger: Ledger) -> None:
     quick = {"worker_lease_seconds": 1.0}
     with WorkerProcess(redis_dsn, ledger, **quick) as victim:

@@ -313,6 +313,29 @@ async def test_claims_are_answered_after_a_restart_when_nobody_is_missing(
     assert not await ask(store, "EXISTS", store.keys.awaited)
 
 
+@pytest.mark.parametrize(
+    ("waited_for_ms", "code"), [(5000, ClaimCode.TOO_EARLY), (-5000, ClaimCode.ANSWERED)]
+)
+async def test_a_wait_after_a_restart_in_whose_middle_all_fell_silent_begins_anew(
+    store: JobStore, worker: SteppedWorker, waited_for_ms: int, code: ClaimCode
+) -> None:
+    other = await start_worker(store, "other")
+    await enqueue(store, "1")
+    await ask(store, "HSET", store.keys.guard, "run_id", "of-the-server-before")
+    await worker.beat()
+    # So long ago, with the other one still missing and so much of the wait to go, or none since then.
+    fell_silent_ms = await now_ms(store) - 60_000
+    await ask(store, "HSET", store.keys.guard, "last_beat_ms", fell_silent_ms)
+    await ask(store, "HSET", store.keys.guard, "claim_not_before_ms", fell_silent_ms + waited_for_ms)
+    await ask(store, "DEL", store.keys.awaited)
+    await worker.beat()
+    await has_come_back(worker)
+    assert (await worker.claim()).code is code
+    await has_come_back(other)
+    # A claim leaves nothing for the next one, but is answered.
+    assert (await worker.claim()).code is ClaimCode.ANSWERED
+
+
 async def test_gap_alone_does_not_put_off_claims(store: JobStore, worker: SteppedWorker) -> None:
     await ask(store, "HSET", store.keys.guard, "last_beat_ms", await now_ms(store) - 60_000)
     await worker.beat()

@@ -252,6 +252,55 @@ async def test_finish_that_redis_forgot_can_be_sent_again(store: JobStore, worke
     assert (await job_fields(store, "1"))["result"] == '"result"'
 
 
+@pytest.mark.parametrize("is_first_claim_forgotten", [False, True])
+@pytest.mark.parametrize("has_second_ended", [False, True])
+async def test_a_retry_that_redis_forgot_is_not_run_once_more(
+    store: JobStore, worker: SteppedWorker, is_first_claim_forgotten: bool, has_second_ended: bool
+) -> None:
+    """Redis went back to the first attempt, or before it, and its worker has made the second by then."""
+    await enqueue(store, "1")
+    queued = await ask(store, "DUMP", "rrq:job:1")
+    first = await worker.take_one()
+    claimed = await ask(store, "DUMP", "rrq:job:1")
+    await worker.finish(retry(first))
+    second = await worker.take_one()
+    if has_second_ended:
+        await worker.finish(done(second, "result"))
+    if is_first_claim_forgotten:
+        await ask(store, "RESTORE", "rrq:job:1", 0, queued, "REPLACE")
+        await forget_the_claim(store, first, worker)
+    else:
+        await ask(store, "RESTORE", "rrq:job:1", 0, claimed, "REPLACE")
+        await ask(store, "SET", store.keys.job_lock_key("1"), worker.worker_id)
+        await ask(store, "ZADD", store.keys.active_jobs_key(worker.worker_id), 1, "1")
+    result = await store.reconcile_worker(worker.identity, [first, second])
+    assert (result.given_back, result.lost) == (0, frozenset())
+    assert await worker.in_hand() == {"1"}
+    fields = await job_fields(store, "1")
+    assert (fields["status"], fields["current_retries"]) == ("ACTIVE", "1")
+    assert float(fields["claimed_score"]) == float(second.due_score)
+    # What is said again of the first attempt is late.
+    assert await worker.finish(retry(first), done(second, "result")) == [Verdict.FENCED, Verdict.STORED]
+    assert not await is_queued(store, "1")
+    assert await store.get_job_lock_owner("1") is None
+
+
+async def test_a_later_attempt_is_lost_when_the_one_before_it_was_not_this_workers(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    other = await start_worker(store, "other")
+    await enqueue(store, "1")
+    first = await other.take_one()
+    claimed = await ask(store, "DUMP", "rrq:job:1")
+    await other.finish(retry(first))
+    second = await worker.take_one()
+    await ask(store, "RESTORE", "rrq:job:1", 0, claimed, "REPLACE")
+    await ask(store, "SET", store.keys.job_lock_key("1"), other.worker_id)
+    result = await store.reconcile_worker(worker.identity, [second])
+    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
+    assert (await job_fields(store, "1"))["worker_id"] == other.worker_id
+
+
 async def test_an_active_set_that_was_lost_is_built_up_anew(store: JobStore, worker: SteppedWorker) -> None:
     await enqueue(store, "1", "2", "3")
     running, ended, taken_back = await worker.take(3)

@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from certificates import make_certificates
 from proxy import RedisProxy
+from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,6 +79,57 @@ async def test_blackhole_answers_nothing(proxy: RedisProxy, connection: aioredis
     proxy.blackhole = True
     with pytest.raises(RedisTimeoutError):
         await connection.ping()
+
+
+async def test_a_connection_that_lost_bytes_in_a_silence_is_silent_for_good(
+    proxy: RedisProxy, redis_dsn: str
+) -> None:
+    async with aioredis.Redis.from_url(redis_dsn) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        try:
+            for one, other in ((reader, writer), (idle_reader, idle_writer)):
+                assert await say(one, other, b"ECHO before\r\n") == b"$6\r\nbefore\r\n"
+            proxy.blackhole = True
+            writer.write(b"ECHO lost\r\nSET late 1\r\n")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(100), 0.2)
+            proxy.blackhole = False
+            # Were this one answered, its answer would be taken for that to the lost one.
+            writer.write(b"SET late 1\r\n")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(100), 0.2)
+            assert await server.get("late") is None
+            # Not even the end of the connection is heard of; one that said nothing meanwhile has lost nothing.
+            assert await say(idle_reader, idle_writer, b"ECHO after\r\n") == b"$5\r\nafter\r\n"
+            await server.client_kill_filter(_type="normal", skipme=True)
+            assert await asyncio.wait_for(idle_reader.read(100), 5) == b""
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(100), 0.2)
+        finally:
+            for stream in (writer, idle_writer):
+                stream.close()
+                await stream.wait_closed()
+    await eventually(lambda: proxy.open_connections == 0, 5, "a link outlives its client")
+
+
+async def test_a_reply_that_was_on_its_way_when_the_silence_began_is_lost(
+    proxy: RedisProxy, connection: aioredis.Redis
+) -> None:
+    proxy.delay_seconds = 0.2
+    asked = asyncio.ensure_future(connection.ping())
+    await asyncio.sleep(0.1)
+    proxy.blackhole = True
+    await asyncio.sleep(0.2)
+    proxy.blackhole = False
+    with pytest.raises(RedisTimeoutError):
+        await asked
+    assert await connection.ping()  # on another connection
+
+
+async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: bytes) -> bytes:
+    writer.write(line)
+    return await asyncio.wait_for(reader.read(100), 5)
 
 
 async def test_delay_is_added_once_per_round_trip(proxy: RedisProxy, connection: aioredis.Redis) -> None:

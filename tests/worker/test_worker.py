@@ -690,6 +690,20 @@ async def test_a_burst_in_a_draining_pod_waits_without_spinning(
     assert worker.polls < 50
 
 
+async def test_a_burst_of_a_paused_pool_waits_and_does_its_work_when_it_is_resumed(
+    settings: RRQSettings, client: RRQClient, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RRQ_POOL", "shop/emails")
+    await client.job_store.set_pause("pool:shop/emails", "paused", "ada")
+    await enqueue(client, "quick")
+    burst = asyncio.create_task(run_burst(settings, handlers.registry))
+    # Were it to end now, whoever starts runs would start the next one for the same job.
+    await stays_true(lambda: not burst.done() and not handlers.ran, 0.5)
+    await client.job_store.set_pause("pool:shop/emails", None, "ada")
+    await asyncio.wait_for(burst, 20)
+    assert len(handlers.ran) == 1
+
+
 # Redis in trouble
 
 

@@ -1,6 +1,6 @@
 """RRQ: a Redis job queue for Python, at home in Kubernetes.
 
-``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how. Each is loaded when it is first asked for:
+``App`` is the typed way in. Below it ``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how. Each is loaded when it is first asked for:
 a probe on the command line should not wait for the worker, and a supervisor should not hold it in memory.
 """
 
@@ -8,15 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rrq.app import App
     from rrq.client import RRQClient
     from rrq.cron import CronJob, CronSchedule
     from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
     from rrq.worker import RRQWorker
 
-__all__ = ["CronJob", "CronSchedule", "JobRegistry", "RRQClient", "RRQSettings", "RRQWorker"]
+__all__ = ["App", "CronJob", "CronSchedule", "JobRegistry", "RRQClient", "RRQSettings", "RRQWorker"]
 
 _HOMES = {
+    "App": "rrq.app",
     "CronJob": "rrq.cron",
     "CronSchedule": "rrq.cron",
     "JobRegistry": "rrq.registry",

@@ -7,37 +7,39 @@ only ``_defer_until`` is absolute.
 
 import asyncio
 import json
+import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from rrq import telemetry
 from rrq.backoff import LONGEST_DELAY_SECONDS
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
 from rrq.encoding import encode_arguments
-from rrq.exc import EnqueueError, InvalidJob, NotDurable
+from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable
 from rrq.hooks import HookManager
 from rrq.job import Job, JobResult, JobStatus, new_job_id
-from rrq.messages import CancelCode, CronVerdict, NewJob
+from rrq.job_options import NO_OPTIONS, JobOptions, build_kept_job, build_options
+from rrq.messages import CancelCode, CronVerdict, EnqueueCode, NewJob
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.tracing import EnqueueTrace
 
-__all__ = ["JobRequest", "RRQClient"]
+__all__ = ["Batch", "JobRequest", "RRQClient"]
 
 _ENDED = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 _BATCH_SIZE = 500
-_NOT_A_JOB = -1
 # Redis counts in 64 bits, and readers take numbers up to this for plain ones.
 _LARGEST_OPTION = 10**18 - 1
 # One batch is encoded while Redis stores the one before.
 _BATCHES_IN_FLIGHT = 2
 
 Deferral = timedelta | int | float
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ class JobRequest:
     defer_until: datetime | None = None
     defer_by: Deferral | None = None
     trace_context: Mapping[str, str] | None = None
+    options: JobOptions = NO_OPTIONS
+    then: "Sequence[JobRequest]" = ()
+    """A chain: each is queued by the very step that ends the one before well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs that were queued together, and whose common end may be waited for."""
+
+    batch_id: str
+    jobs: tuple[Job, ...]
 
 
 class RRQClient:
@@ -90,12 +103,29 @@ class RRQClient:
         _defer_until: datetime | None = None,
         _defer_by: Deferral | None = None,
         _result_ttl_seconds: int | None = None,
+        _priority: int | None = None,
+        _limit_key: str | None = None,
+        _idempotency_key: str | None = None,
+        _idempotency_seconds: float = 86_400.0,
+        _debounce_key: str | None = None,
+        _debounce_max_seconds: float | None = None,
+        _replace_if_pending: bool = False,
+        _then: Sequence[JobRequest] = (),
         **kwargs: Any,
     ) -> Job | None:
         """Queue one job; keywords without underscore go to the handler. A job is always returned.
 
         A ``_unique_key`` that is held defers the job until the lock runs out. An id used again
-        makes a new job of that id. Raises EnqueueError (or a subclass) for what cannot be a job and
+        makes a new job of that id; with ``_replace_if_pending`` only if it is not running, else the running job
+        is returned.
+
+        ``_priority`` (0 to 9) serves the job as if it had waited that many minutes longer. ``_limit_key`` says whose
+        share of a limit per key it takes. Within ``_idempotency_seconds`` further calls with the same
+        ``_idempotency_key`` return the first job, whose result is kept for at least so long. A call with the ``_debounce_key`` of a job that still waits replaces
+        it and puts it off anew, for ``_debounce_max_seconds`` at most. ``_then`` are the jobs to queue one after the
+        other once this one is done; the step that stores its result queues the first of them.
+
+        Raises FunctionDisabled when somebody has switched the function off. Raises EnqueueError (or a subclass) for what cannot be a job and
         RedisUnavailable when Redis gives no answer; NotDurable when the job is queued, but not as safe
         as ``settings.durability`` asks.
         """
@@ -111,9 +141,23 @@ class RRQClient:
             _result_ttl_seconds,
             _defer_until,
             _defer_by,
+            options=JobOptions(
+                _priority,
+                _limit_key,
+                _idempotency_key,
+                _idempotency_seconds,
+                _debounce_key,
+                _debounce_max_seconds,
+                _replace_if_pending,
+            ),
+            then=_then,
         )
+        return await self.enqueue_request(request)
+
+    async def enqueue_request(self, request: JobRequest) -> Job:
+        """Queue one job as ``enqueue`` does; its keywords may have any name here, also that of an option."""
         if telemetry.active.enabled:
-            with EnqueueTrace(function_name) as trace:
+            with EnqueueTrace(request.function_name) as trace:
                 trace.jobs = jobs = await self._enqueue_batch([_with_trace(request, trace)])
             return jobs[0]
         return (await self._enqueue_batch([request]))[0]
@@ -151,6 +195,37 @@ class RRQClient:
                 task.cancel()
             await asyncio.gather(*in_flight, return_exceptions=True)
         return jobs
+
+    async def enqueue_batch(
+        self,
+        requests: Sequence[JobRequest],
+        on_complete: JobRequest | None = None,
+        *,
+        keep_seconds: int = 30 * 86_400,
+    ) -> Batch:
+        """Queue many jobs as one batch; ``on_complete`` is queued when the last of them has ended, well or not.
+
+        The step that ends the last job queues the callback, which gets the keyword ``batch_id``. Nothing fires before
+        all jobs are queued: a producer that fails on the way leaves a batch that never completes.
+        """
+        batch_id = new_job_id()
+        callback = ""
+        if on_complete is not None:
+            named = replace(on_complete, kwargs={**on_complete.kwargs, "batch_id": batch_id})
+            callback = json.dumps(self._keep(named))
+        await self._reaching(self.job_store.open_batch(batch_id, len(requests), callback, keep_seconds))
+        members = (
+            replace(request, options=replace(request.options, batch_id=batch_id)) for request in requests
+        )
+        jobs = await self.enqueue_many(members)
+        await self._reaching(self.job_store.close_batch(batch_id))
+        return Batch(batch_id, tuple(jobs))
+
+    async def _reaching(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except LOST_REPLY_ERRORS as lost:
+            raise self._cut_off(lost) from lost
 
     async def enqueue_cron(self, cron_job: CronJob) -> CronVerdict:
         """Queue the tick at ``cron_job.next_run_time``, unless anybody has done so before."""
@@ -258,7 +333,7 @@ class RRQClient:
     async def _enqueue_batch(self, requests: Sequence[JobRequest]) -> list[Job]:
         new_jobs = [self._encode(request) for request in requests]
         try:
-            now_us, due_ms = await self.job_store.enqueue_jobs(new_jobs, self._next_token())
+            enqueued = await self.job_store.enqueue_jobs(new_jobs, self._next_token())
         except NotDurable as unconfirmed:
             job_ids = [job.job_id for job in new_jobs]
             raise NotDurable(unconfirmed.durability, unconfirmed.waited_seconds, job_ids) from unconfirmed
@@ -269,22 +344,41 @@ class RRQClient:
                 f"Redis refused {len(new_jobs)} job(s) of function {new_jobs[0].function_name!r}: "
                 f"{refusal}. Nothing of this batch was queued; see to Redis and enqueue again."
             ) from refusal
-        enqueued_at = datetime.fromtimestamp(now_us / 1_000_000, UTC)
-        now_ms = now_us // 1000
+        enqueued_at = datetime.fromtimestamp(enqueued.now_us / 1_000_000, UTC)
+        now_ms = enqueued.now_us // 1000
         jobs = []
-        for request, new_job, due in zip(requests, new_jobs, due_ms, strict=True):
-            if due == _NOT_A_JOB:
-                raise InvalidJob(
-                    f"Job {new_job.job_id} was not queued: its key "
-                    f"{self.job_store.keys.job_key(new_job.job_id)} holds something that is not a "
-                    "job. Choose another id or delete that key."
-                )
+        answers = zip(requests, new_jobs, enqueued.due_ms, enqueued.job_ids, strict=True)
+        for request, new_job, due, other_id in answers:
+            if due < 0:
+                jobs.append(await self._explain(EnqueueCode(due), new_job, other_id))
+                continue
             run_at = enqueued_at if due == now_ms else datetime.fromtimestamp(due / 1000, UTC)
-            jobs.append(_build_job(request, new_job, enqueued_at, run_at))
+            stored = new_job if other_id is None else new_job._replace(job_id=other_id)
+            jobs.append(_build_job(request, stored, enqueued_at, run_at))
         if self._hooks.has_hooks:
             for job in jobs:
                 await self._hooks.trigger_event("on_job_enqueued", job)
         return jobs
+
+    async def _explain(self, code: EnqueueCode, new_job: NewJob, other_id: str | None) -> Job:
+        """Return the job that stands for one that was not queued, or raise what is wrong with it."""
+        if code is EnqueueCode.NOT_A_JOB:
+            raise InvalidJob(
+                f"Job {new_job.job_id} was not queued: its key "
+                f"{self.job_store.keys.job_key(new_job.job_id)} holds something that is not a "
+                "job. Choose another id or delete that key."
+            )
+        if code is EnqueueCode.DISABLED:
+            raise FunctionDisabled(
+                f"Job {new_job.job_id} was not queued: function {new_job.function_name!r} is disabled. "
+                f"'rrq resume function:{new_job.function_name}' enables it again."
+            )
+        earlier = await self._reaching(self.job_store.get_job_definition(other_id or new_job.job_id))
+        if earlier is None:
+            raise InvalidJob(
+                f"Job {other_id} stands for this call and vanished in the same moment. Enqueue it again."
+            )
+        return earlier
 
     def _encode(self, request: JobRequest) -> NewJob:
         settings = self.settings
@@ -308,18 +402,38 @@ class RRQClient:
                 request.job_timeout_seconds,
                 settings.default_job_timeout_seconds,
             ),
-            _whole(
-                "result_ttl_seconds",
-                request.result_ttl_seconds,
-                settings.default_result_ttl_seconds,
-            ),
+            self._result_ttl_seconds(request),
             _due(request.defer_until, request.defer_by),
             request.unique_key or "",
             json.dumps(request.trace_context) if request.trace_context else "",
             int(bool(request.job_id)),
+            self._encode_options(request),
         )
         _check_texts(new_job)
         return new_job
+
+    def _result_ttl_seconds(self, request: JobRequest) -> int:
+        default = self.settings.default_result_ttl_seconds
+        ttl_seconds = _whole("result_ttl_seconds", request.result_ttl_seconds, default)
+        options = request.options
+        if options.idempotency_key is None or ttl_seconds <= 0:
+            return ttl_seconds
+        # The job is what later calls are answered with; forgotten before its window ends, it would run again.
+        return max(ttl_seconds, math.ceil(options.idempotency_seconds))
+
+    def _encode_options(self, request: JobRequest) -> str:
+        if request.options is NO_OPTIONS and not request.then:
+            return ""
+        for follower in request.then:
+            if follower.then:
+                raise InvalidJob(
+                    f"The follow-up {follower.function_name!r} has a chain of its own. Write the whole chain as "
+                    "one list, in the order in which its jobs are to run."
+                )
+        return build_options(request.options, [self._keep(follower) for follower in request.then])
+
+    def _keep(self, request: JobRequest) -> list[str]:
+        return build_kept_job(self._encode(request), self.settings.default_unique_job_lock_ttl_seconds)
 
     def _next_token(self) -> str:
         self._calls += 1

@@ -8,6 +8,7 @@ whether a call whose answer was lost may be repeated is for the caller to know.
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ from rrq.exc import RedisUnavailable, SettingsError
 from rrq.masking import mask_url
 from rrq.scripts import Script
 from rrq.settings import RRQSettings
+
+logger = logging.getLogger(__name__)
 
 #: What a call to Redis may raise: its own errors, and those of the socket below.
 REDIS_ERRORS = (RedisError, OSError)
@@ -182,6 +185,9 @@ def _open_sentinel(settings: RRQSettings) -> Redis:
     if parts.scheme.startswith("rediss"):
         options |= {"ssl": True} | _tls_options(settings)
     sentinel_options: dict[str, Any] = {
+        # Once, because an idle connection may have been cut; redis-py would try a dead Sentinel ten times over
+        # seconds before it asks the next one.
+        "retry": Retry(NoBackoff(), 1),
         "socket_timeout": settings.redis_socket_timeout_seconds,
         "socket_connect_timeout": settings.redis_connect_timeout_seconds,
     }
@@ -253,6 +259,8 @@ class _Link:
         self.pending: deque[asyncio.Future[Any]] = deque()
         self._is_open = True
         self.reader = self.loop.create_task(self._read(), name="rrq-wire-reader")
+        # One that is cancelled before its first line, because the loop ends now, has hung up nothing.
+        self.reader.add_done_callback(lambda _: self._hang_up())
 
     @property
     def is_open(self) -> bool:
@@ -278,9 +286,17 @@ class _Link:
                     self._answer(reply)
         except LOST_REPLY_ERRORS as lost:
             error = lost
+        # Whatever it was, those who wait for an answer on this socket have lost it.
+        except Exception as failure:
+            logger.exception("answers of Redis cannot be read, the connection is closed")
+            error = RedisConnectionError(f"The answers of Redis could not be read: {failure!r}")
         finally:
             self.close(error)
             await self.connection.disconnect(nowait=True)
+
+    def _hang_up(self) -> None:
+        if self.connection.is_connected:
+            self.connection._close()  # type: ignore[no-untyped-call]  # the one way that awaits nothing
 
     def _answer(self, reply: Any) -> None:
         if not self.pending:
@@ -307,6 +323,16 @@ class _Link:
         # The reader closes the socket on its way out.
         if asyncio.current_task() is not self.reader:
             self.reader.cancel()
+
+
+def _make_sense(reply: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(reply)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RedisConnectionError(
+            f"Redis gave an answer that makes no sense, perhaps to another question ({error}). "
+            "The connection is closed."
+        ) from error
 
 
 class Wire:
@@ -340,11 +366,18 @@ class Wire:
         if not self.is_open:
             await self._open()
 
-    async def call(self, *command: Any, timeout_seconds: float | None = None) -> Any:
+    async def call(
+        self,
+        *command: Any,
+        timeout_seconds: float | None = None,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Any:
         """Send one command and return the answer; a Redis error is raised as itself.
 
         ``timeout_seconds`` is the time beyond which the connection counts as dead; by default that
-        of the settings. Blocking commands pass their own, longer than the block.
+        of the settings. Blocking commands pass their own, longer than the block. ``read`` makes a value
+        of the answer. One that it cannot read may belong to another call: it counts as lost, with the
+        connection.
         """
         # Packed before anything else: what cannot be packed must not leave a place in the queue.
         packed = hiredis.pack_command(command)
@@ -358,11 +391,12 @@ class Wire:
         timer = link.loop.call_later(timeout_seconds, self._give_up, link, timeout_seconds)
         try:
             await self._write(link, packed)
-            return await answer
+            reply = await answer
+            return reply if read is None else _make_sense(reply, read)
         except MovedError as moved:
             self._moved_to = (moved.host, moved.port)
             link.close(RedisConnectionError("The slot moved to another node."))
-            return await self.call(*command, timeout_seconds=timeout_seconds)
+            return await self.call(*command, timeout_seconds=timeout_seconds, read=read)
         except ResponseError as refusal:
             if _is_read_only(refusal):
                 # The server was demoted by a fail-over: the next call asks for the new master.
@@ -393,18 +427,23 @@ class Wire:
         args: Sequence[Any],
         *,
         timeout_seconds: float | None = None,
+        read: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Run a script by its digest; a server that does not know it yet gets the source."""
+        """Run a script by its digest; a server that does not know it yet gets the source.
+
+        ``read`` is that of ``call``.
+        """
         started_at, failure = monotonic(), None
         rest = (len(keys), *keys, *args)
+        options: Any = {"timeout_seconds": timeout_seconds, "read": read}
         try:
             try:
-                return await self.call("EVALSHA", script.sha, *rest, timeout_seconds=timeout_seconds)
+                return await self.call("EVALSHA", script.sha, *rest, **options)
             except NoScriptError:
                 # A caller that has to know of a new socket first must not get one in between.
                 if not self.is_open:
                     raise RedisConnectionError("The connection was lost between two tries.") from None
-                return await self.call("EVAL", script.source, *rest, timeout_seconds=timeout_seconds)
+                return await self.call("EVAL", script.source, *rest, **options)
         except REDIS_ERRORS as error:
             failure = error
             raise
@@ -413,7 +452,7 @@ class Wire:
                 self.on_call(script.name, monotonic() - started_at, failure)
 
     async def aclose(self) -> None:
-        """Close the socket. The wire may be used again and then opens a new one."""
+        """Close the socket, whatever state it is in. The wire may be used again and then opens a new one."""
         link, self._link = self._link, None
         if link is None or link.loop is not asyncio.get_running_loop():
             return
@@ -422,8 +461,8 @@ class Wire:
         with contextlib.suppress(*REDIS_ERRORS):
             await link.connection.disconnect()
         link.close(RedisConnectionError("The connection was closed by this process."))
-        with contextlib.suppress(asyncio.CancelledError):
-            await link.reader
+        # Waited for and not awaited: our own cancellation is not taken for that of the reader.
+        await asyncio.wait({link.reader})
 
     def _give_up(self, link: _Link, timeout_seconds: float) -> None:
         link.close(RedisTimeoutError(f"Redis did not answer within {timeout_seconds:g} s."))

@@ -100,9 +100,10 @@ async def requeue_dead_letters(
     if not job_ids:
         # Without ids the script would take whatever is oldest.
         return 0
-    queued, _ = await store.wire.run(
+    queued: int = await store.wire.run(
         load_script("requeue_dead_letters"),
         [store.keys.dlq_key(dlq_name), store.keys.queue_key(target_queue)],
         [store.keys.prefix, target_queue, len(job_ids), *job_ids],
+        read=lambda reply: int(reply[0]),
     )
-    return int(queued)
+    return queued

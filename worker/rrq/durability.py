@@ -10,7 +10,7 @@ under way shares the next: a thousand producers at once cost a few waits, not a 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -36,12 +36,21 @@ class DurableWire:
         self._connection = 0
         self._examined_connection = 0
         self._has_waitaof = False
+        self._examining: asyncio.Lock | None = None
+        self._examining_loop: asyncio.AbstractEventLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wait: asyncio.Task[int] | None = None
         self._next_wait: asyncio.Task[int] | None = None
 
-    async def run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-        """Run a script and wait until its writes are safe.
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Any],
+        args: Sequence[Any],
+        *,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Run a script and wait until its writes are safe; ``read`` is that of ``Wire.call``.
 
         Raises NotDurable when they were made and not confirmed in time, SettingsError before
         anything is written when this server can never confirm.
@@ -49,7 +58,7 @@ class DurableWire:
         await self._wire.ensure_open()
         await self._examine_server()
         # Behind a wait that is under way the script is not even read.
-        answer = await self._wire.run(script, keys, args, timeout_seconds=self._longest_seconds)
+        answer = await self._wire.run(script, keys, args, timeout_seconds=self._longest_seconds, read=read)
         written_on = self._connection
         if await self._join_next_wait() != written_on:
             raise _lost()
@@ -97,33 +106,39 @@ class DurableWire:
     async def _confirm(self) -> bool:
         wait_ms = int(self._settings.durability_wait_seconds * 1000)
         if self._settings.durability == "replica":
-            return int(await self._call("WAIT", 1, wait_ms)) >= 1
+            return bool(await self._call("WAIT", 1, wait_ms, read=int) >= 1)
         if not self._has_waitaof:
             return True  # examined: this server writes to the disk before it answers
-        on_disk, _ = await self._call("WAITAOF", 1, 0, wait_ms)
-        return int(on_disk) >= 1
+        return bool(await self._call("WAITAOF", 1, 0, wait_ms, read=lambda reply: int(reply[0])) >= 1)
 
     @property
     def _longest_seconds(self) -> float:
         return self._settings.durability_wait_seconds + self._settings.redis_socket_timeout_seconds
 
-    async def _call(self, *command: Any) -> Any:
-        return await self._wire.call(*command, timeout_seconds=self._longest_seconds)
+    async def _call(self, *command: Any, read: Callable[[Any], Any] | None = None) -> Any:
+        return await self._wire.call(*command, timeout_seconds=self._longest_seconds, read=read)
 
     # What the server can do
 
     async def _examine_server(self) -> None:
         """See to it, once per connection, that this server can confirm at all."""
-        connection = self._connection
-        if self._examined_connection == connection:
+        if self._examined_connection == self._connection:
             return
-        if self._settings.durability == "fsync":
-            self._has_waitaof = await self._can_wait_for_disk()
-            if not self._has_waitaof:
-                await self._expect_disk_before_answer()
-        else:
-            await self._expect_waits_for_replicas()
-        self._examined_connection = connection
+        loop = asyncio.get_running_loop()
+        if self._examining is None or self._examining_loop is not loop:
+            self._examining, self._examining_loop = asyncio.Lock(), loop
+        # One at a time: a thousand producers on a new connection would all ask the same.
+        async with self._examining:
+            connection = self._connection
+            if self._examined_connection == connection:
+                return
+            if self._settings.durability == "fsync":
+                self._has_waitaof = await self._can_wait_for_disk()
+                if not self._has_waitaof:
+                    await self._expect_disk_before_answer()
+            else:
+                await self._expect_waits_for_replicas()
+            self._examined_connection = connection
 
     async def _expect_waits_for_replicas(self) -> None:
         try:

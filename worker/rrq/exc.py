@@ -6,11 +6,16 @@
     ├── RRQError
     │   ├── RetryJob                   a handler asks for another attempt
     │   ├── JobNotFound                no job is stored under this id
+    │   ├── JobFailed                  a job whose result was waited for has failed for good
+    │   ├── JobCancelled               … was cancelled
+    │   ├── JobUnfinished              … has not ended in the time it was given
     │   ├── RedisUnavailable           a producer could not reach Redis
     │   ├── NotDurable                 a job is queued, and nobody confirmed that it is safe
     │   ├── EnqueueError               a job was refused before it reached Redis
+    │   │   ├── FunctionDisabled       … somebody has switched its function off
     │   │   ├── InvalidJob             … a field has a value no job may have (a ValueError too)
     │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
+    │   ├── InvalidLimit               a pause or a limit that makes no sense (a ValueError too)
     │   ├── UnreadableJob              a stored hash is not a job
     │   ├── BurstFailed                a burst could not tell whether its queues are empty
     │   ├── LeaseLost                  this worker was declared dead and lost its jobs
@@ -27,9 +32,14 @@ from collections.abc import Sequence
 __all__ = [
     "BurstFailed",
     "EnqueueError",
+    "FunctionDisabled",
     "HandlerNotFound",
     "InvalidJob",
+    "InvalidLimit",
+    "JobCancelled",
+    "JobFailed",
     "JobNotFound",
+    "JobUnfinished",
     "LeaseLost",
     "MaxRetriesExceeded",
     "NotDurable",
@@ -63,7 +73,54 @@ class RetryJob(RRQError):
 
 
 class JobNotFound(RRQError):
-    """For applications that treat an absent job as an error; the engine returns None instead."""
+    """A handle was asked for the result of a job that is not there; the engine itself returns None instead."""
+
+
+class JobFailed(RRQError):
+    """A job that somebody waited for is dead-lettered; ``reason`` is the error of its last attempt."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(job_id, reason)
+        self.job_id = job_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} failed for good: {self.reason}. 'rrq job show {self.job_id}' tells more; "
+            "it is among the dead letters, from where it can be requeued."
+        )
+
+
+# Not a CancelledError, which would end whoever waits.
+class JobCancelled(RRQError):
+    """A job that somebody waited for was cancelled, so there is no result."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} was cancelled, so it has no result. Enqueue it again if that was a mistake."
+        )
+
+
+# Not a TimeoutError: raised in a handler that waits for another job, it would count as the handler's own timeout,
+# which is not retried.
+class JobUnfinished(RRQError):
+    """A job has not ended in the time that somebody was ready to wait. It goes on regardless."""
+
+    def __init__(self, job_id: str, waited_seconds: float, status: str) -> None:
+        super().__init__(job_id, waited_seconds, status)
+        self.job_id = job_id
+        self.waited_seconds = waited_seconds
+        self.status = status
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} has not ended within {self.waited_seconds:g} s, it is {self.status}. It is not "
+            "affected by this: wait for it again, or see whether workers serve its queue."
+        )
 
 
 class RedisUnavailable(RRQError):
@@ -120,11 +177,19 @@ class InvalidJob(EnqueueError, ValueError):
     """A field of the job has a value that cannot be stored or makes no sense."""
 
 
+class FunctionDisabled(EnqueueError):
+    """The function of a job was disabled by a person; nothing of that job was stored."""
+
+
 class UnserializableArguments(EnqueueError, TypeError):
     """Job data holds something that JSON cannot express.
 
     Also a TypeError, which is what RRQ 0.7 applications catch.
     """
+
+
+class InvalidLimit(RRQError, ValueError):
+    """What was to be paused or limited does not exist, or the limit cannot be kept."""
 
 
 class UnreadableJob(RRQError):

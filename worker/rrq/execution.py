@@ -39,6 +39,10 @@ class Deadlines:
         if at < self._next_look:
             self._wait_until(loop, at)
 
+    def has_expired(self, task: asyncio.Task[Any]) -> bool:
+        """Tell whether the task was cancelled by this watch and not forgotten since."""
+        return task in self._expired
+
     def forget(self, task: asyncio.Task[Any]) -> bool:
         """Stop watching; True when the task was cancelled by this watch and by nobody else.
 

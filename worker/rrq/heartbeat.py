@@ -134,7 +134,15 @@ class LeaseKeeper:
                     return
         except REDIS_ERRORS as error:
             logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
-            await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, self._uniform))
+            await self._pause()
+        # Without this thread the worker loses its lease; nothing that Redis may answer must end it.
+        except Exception:
+            logger.exception("heartbeat failed, trying again on another connection")
+            await store.wire.aclose()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, self._uniform))
 
     async def _listen(self, store: JobStore, sweeper: Sweeper, worker_id: str, next_beat_at: float) -> bool:
         """Wait for an order, the next sweep or the next beat; True when an order came.

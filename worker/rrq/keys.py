@@ -78,6 +78,42 @@ class Keys:
         """Stream that wakes whoever waits for the completion of a job."""
         return f"{self.prefix}events:job:{job_id}"
 
+    def slots_key(self, scope: str) -> str:
+        """Set of the jobs that run under a limit."""
+        return f"{self.prefix}slots:{scope}"
+
+    def parked_key(self, scope: str) -> str:
+        """Sorted set of jobs that a pause or a limit keeps from starting, scored by when they were due."""
+        return f"{self.prefix}parked:{scope}"
+
+    def rate_key(self, scope: str) -> str:
+        """The last starts under a rate limit (sorted set), or its bucket (hash); expires."""
+        return f"{self.prefix}rate:{scope}"
+
+    def idempotency_key(self, key: str) -> str:
+        """Id of the job that an idempotent call made, for as long as its window lasts."""
+        return f"{self.prefix}idempotent:{key}"
+
+    def debounce_key(self, key: str) -> str:
+        """Id of the waiting job that further calls under this key replace."""
+        return f"{self.prefix}debounce:{key}"
+
+    def batch_key(self, batch_id: str) -> str:
+        """Hash describing a batch: total, failed, callback, when it ended; expires."""
+        return f"{self.prefix}batch:{batch_id}"
+
+    def batch_pending_key(self, batch_id: str) -> str:
+        """Set of the jobs of a batch that have not ended; expires."""
+        return f"{self.batch_key(batch_id)}:pending"
+
+    def stats_key(self, minute: int) -> str:
+        """Hash of what happened in one minute since 1970; expires after a day."""
+        return f"{self.prefix}stats:{minute}"
+
+    def decisions_key(self, pool: str) -> str:
+        """Stream of the last scaling decisions of a pool (``namespace/name``); expires a week after the last."""
+        return f"{self.prefix}pool:{pool}:decisions"
+
     def cron_table_key(self, group: str) -> str:
         """Hash with the cron table of a group of workers, expiring unless renewed."""
         return f"{self.prefix}cron:table:{group}"
@@ -139,11 +175,50 @@ class Keys:
         """Channel on which operators and live views hear that a queue has changed."""
         return f"{self.prefix}notify"
 
+    @cached_property
+    def pauses(self) -> str:
+        """Hash of what is paused or disabled: target (``queue:…``, ``function:…``, ``pool:…``) to JSON."""
+        return f"{self.prefix}pauses"
+
+    @cached_property
+    def limits(self) -> str:
+        """Hash of limits that applications declare: target to JSON."""
+        return f"{self.prefix}limits"
+
+    @cached_property
+    def limit_overrides(self) -> str:
+        """Hash of limits that people have set over those."""
+        return f"{self.prefix}limits:override"
+
+    @cached_property
+    def parked(self) -> str:
+        """Sorted set of the scopes that have a ``parked_key``, scored by when to look at them again in ms."""
+        return f"{self.prefix}parked"
+
+    @cached_property
+    def recent(self) -> str:
+        """List of the last thousand jobs that ended (up to a hundred more), the newest first."""
+        return f"{self.prefix}recent"
+
+    @cached_property
+    def audit(self) -> str:
+        """Stream of what people did to queues, functions and jobs; the last ten thousand entries or so."""
+        return f"{self.prefix}audit"
+
+    @cached_property
+    def pools(self) -> str:
+        """Hash of the pools that an operator sizes: ``namespace/name`` to JSON."""
+        return f"{self.prefix}pools"
+
     # Names for people
 
     def queue_name(self, name: str) -> str:
         """The short form of a queue name, the same however a producer or a worker spelled it."""
         return self.queue_key(name).removeprefix(f"{self.prefix}queue:")
+
+    def dlq_name(self, name: str) -> str:
+        """The short form of the name of a dead letter list."""
+        return self.dlq_key(name).removeprefix(f"{self.prefix}dlq:")
 
     def _with_prefix(self, name: str, kind: str, legacy_prefix: str) -> str:
         own_prefix = self.prefix + kind

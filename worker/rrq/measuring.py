@@ -15,7 +15,7 @@ def measure_claim(meter: Meter, claim: Claim) -> None:
     meter.observe(len(claim.jobs), "rrq_claim_size_jobs")
     for job in claim.jobs:
         # Both by the clock of Redis; a job deferred by a float may be due a moment from now.
-        waited_ms = max(0.0, claim.now_ms - float(job.due_score))
+        waited_ms = max(0.0, claim.now_ms - float(job.due_score) - job.head_start_ms)
         meter.observe(waited_ms / 1000, "rrq_queue_wait_seconds", job.queue_name)
 
 

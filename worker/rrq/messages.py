@@ -16,6 +16,8 @@ class WorkerIdentity:
     worker_id: str
     incarnation: str
     pod_uid: str = ""
+    pool: str = ""
+    """The RRQWorkerPool it belongs to, as ``namespace/name``."""
 
 
 class NewJob(NamedTuple):
@@ -35,6 +37,17 @@ class NewJob(NamedTuple):
     trace_context: str = ""
     is_chosen_id: int = 0
     """1 when the producer chose the id, which may then exist already."""
+    options: str = ""
+    """What few jobs have, as JSON: see ``write_options`` in ``lua/shared/enqueue.lua``."""
+
+
+class EnqueueCode(IntEnum):
+    """What became of a new job that was not queued as asked."""
+
+    NOT_A_JOB = -1
+    DISABLED = -2
+    DUPLICATE = -3
+    RUNNING = -4
 
 
 class Enqueued(NamedTuple):
@@ -42,7 +55,9 @@ class Enqueued(NamedTuple):
 
     now_us: int
     due_ms: list[int]
-    """Per job; -1 where the key of the job holds something else."""
+    """Per job; negative where it was not queued, see ``EnqueueCode``."""
+    job_ids: list[str | None]
+    """Per job; the id of the one that stands for it, where that is not the one asked for."""
 
 
 class ClaimCode(IntEnum):
@@ -50,6 +65,7 @@ class ClaimCode(IntEnum):
     ANSWERED = 1
     DRAINING = 2
     TOO_EARLY = 3
+    PAUSED = 4
 
 
 class ClaimedJob(NamedTuple):
@@ -63,6 +79,8 @@ class ClaimedJob(NamedTuple):
     due_score: bytes
     is_suspect: bool
     fields: list[bytes | None]
+    #: By how much a priority makes the job look older than it is.
+    head_start_ms: float = 0.0
 
 
 class Claim(NamedTuple):
@@ -90,6 +108,8 @@ class ClaimRequest:
     wait_ms: int = 0
     job_ids: Sequence[str] = ()
     lock_ttl_ms: int = 0
+    weights: Sequence[float] = ()
+    """One per queue; empty to take the queues in order."""
 
 
 class OutcomeKind(StrEnum):
@@ -202,6 +222,8 @@ class QueueObservation:
     later: int
     oldest_due_age_seconds: float | None
     next_due_ms: int | None
+    held: int = 0
+    """Of those due, how many may not start now, because of a pause or a limit of the queue."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +253,20 @@ class Observation:
     now_ms: int
     queues: dict[str, QueueObservation]
     workers: dict[str, WorkerObservation] = field(default_factory=dict)
+    is_controlled: bool = False
+    """Whether anybody has set a pause or a limit, or jobs are parked: then ``admit_jobs`` has something to do."""
+    paused: frozenset[str] = frozenset()
+    """What is paused: ``queue:<name>``, ``function:<name>``, ``pool:<namespace>/<name>``."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What became of due jobs that may not start, and of those that may again."""
+
+    parked: int
+    let_in: int
+    unfinished: Mapping[str, int] = field(default_factory=dict)
+    """Queues with more behind the jobs looked at, and how many of those looked at may start."""
 
 
 class CronVerdict(IntEnum):
@@ -239,3 +275,4 @@ class CronVerdict(IntEnum):
     ALREADY_FIRED = -2
     AHEAD = -3
     LOCKED = -4
+    DISABLED = -5

@@ -18,12 +18,14 @@ from rrq import telemetry
 from rrq.attempts import Attempt
 from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
 from rrq.connection import REDIS_ERRORS
+from rrq.context import JobContext
 from rrq.encoding import encode_result, storable_text
 from rrq.exc import RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job
 from rrq.messages import Outcome, OutcomeKind
+from rrq.middleware import CallNext, run_through
 from rrq.ownership import Ownership, timeout_of
 from rrq.registry import Handler, JobRegistry
 from rrq.settings import RRQSettings
@@ -115,31 +117,55 @@ class JobOutcomes:
         task = asyncio.current_task()
         if timeout_seconds <= 0 or task is None:
             raise TimeoutError
-        context = self._build_context(job, queue_name)
         attempt = self._ownership.book.find(job)
+        facts = self._build_context(job, queue_name)
+        token = "" if attempt is None else attempt.token
+        context = JobContext(facts, job, self.job_store, token, task.get_loop())
         if attempt is not None:
             attempt.started_at = monotonic()
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
-        thread: Future[Any] | None = None
         try:
+            if self.settings.middleware:
+                return await self._call_through_middleware(handler, context, job, task)
             if self.job_registry.is_async(job.function_name):
                 return await handler(context, *job.job_args, **job.job_kwargs)
-            call = functools.partial(handler, context, *job.job_args, **job.job_kwargs)
-            thread = self._threads.start(call)
-            return await self._result_of(thread)
+            return await self._call_in_thread(handler, context, job, task)
         except asyncio.CancelledError:
             is_timeout = deadlines.forget(task)
             if is_timeout:
                 raise TimeoutError from None
-            if thread is not None and thread.running() and attempt is not None and attempt.may_go_back:
-                # Handed back now, the job would run elsewhere while it still runs here. Whoever drains
-                # this worker loses patience before long, and the job is due when the process is dead.
-                return await self._result_of(thread)
             raise
         finally:
             if not is_timeout:
                 deadlines.forget(task)
+
+    async def _call_through_middleware(
+        self, handler: Handler, context: JobContext, job: Job, task: asyncio.Task[Any]
+    ) -> Any:
+        call: CallNext
+        if self.job_registry.is_async(job.function_name):
+            call = functools.partial(handler, context, *job.job_args, **job.job_kwargs)
+        else:
+            call = functools.partial(self._call_in_thread, handler, context, job, task)
+        return await run_through(self.settings.middleware, context, call)
+
+    async def _call_in_thread(
+        self, handler: Handler, context: JobContext, job: Job, task: asyncio.Task[Any]
+    ) -> Any:
+        """Run a plain function; ``task`` is the one that runs its job, around which there may be others."""
+        thread = self._threads.start(functools.partial(handler, context, *job.job_args, **job.job_kwargs))
+        try:
+            return await self._result_of(thread)
+        except asyncio.CancelledError:
+            attempt = self._ownership.book.find(job)
+            is_drained = task.cancelling() and not self._deadlines.has_expired(task)
+            if not (is_drained and thread.running() and attempt is not None and attempt.may_go_back):
+                raise
+            # Handed back now, the job would run elsewhere while it still runs here. Whoever drains
+            # this worker loses patience before long, and the job is due when the process is dead.
+            self._deadlines.forget(task)
+            return await self._result_of(thread)
 
     async def _result_of(self, thread: "Future[Any]") -> Any:
         result = await asyncio.wrap_future(thread)

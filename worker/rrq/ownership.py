@@ -66,6 +66,7 @@ class Host(Protocol):
 
     def describe_health(self) -> dict[str, object]: ...
     def rename(self) -> bool: ...
+    async def restore_limits(self) -> None: ...
 
 
 class Ownership:
@@ -108,7 +109,8 @@ class Ownership:
 
     @property
     def identity(self) -> WorkerIdentity:
-        return WorkerIdentity(self._host.worker_id, self.incarnation, os.environ.get("RRQ_POD_UID", ""))
+        pod_uid, pool = os.environ.get("RRQ_POD_UID", ""), os.environ.get("RRQ_POOL", "")
+        return WorkerIdentity(self._host.worker_id, self.incarnation, pod_uid, pool)
 
     @property
     def may_claim(self) -> bool:
@@ -177,6 +179,7 @@ class Ownership:
             count=count,
             wait_ms=wait_ms,
             job_ids=job_ids,
+            weights=() if job_ids else self._weights_of(queues),
         )
         self._claim_sent_at = monotonic()
         try:
@@ -186,6 +189,15 @@ class Ownership:
             self._needs_resync = True
             self.meter.count("rrq_claims_total", "failed")
             raise
+
+    def _weights_of(self, queues: Sequence[str]) -> list[float]:
+        """Return the share of each queue; nothing where they are served in order."""
+        weights = self._host.settings.worker_queue_weights
+        if not weights or len(queues) < 2:
+            return []
+        short = self._host.job_store.keys.queue_name
+        by_name = {short(name): weight for name, weight in weights.items()}
+        return [by_name.get(short(name), 1.0) for name in queues]
 
     def _note(self, claim: Claim) -> None:
         if claim.jobs and claim.jobs[0].is_suspect:
@@ -314,13 +326,16 @@ class Ownership:
         if renewal.replies[0].state is not LeaseState.ALIVE:
             self._lose_all()
             await self._register()
+        # Before anything is claimed: a Redis that came back empty knows of no limit.
+        await self._host.restore_limits()
         owned, reported = self.book.owned(), self.book.recently_reported()
-        held = [*(attempt.claimed for attempt in owned), *(claimed for claimed, _ in reported)]
+        # In the order in which they were made: a job that is in hand may have been tried before.
+        held = [*(claimed for claimed, _ in reported), *(attempt.claimed for attempt in owned)]
         result = await store.reconcile_worker(self.identity, held)
         if result.lease_lost:
             self._needs_resync = True
             return
-        for position, attempt in enumerate(owned):
+        for position, attempt in enumerate(owned, len(reported)):
             if position in result.lost:
                 self._lose(attempt)
         if result.given_back or result.set_up_again or result.lost:
@@ -333,11 +348,7 @@ class Ownership:
                     "lost": len(result.lost),
                 },
             )
-        again = [
-            outcome
-            for position, (_, outcome) in enumerate(reported, len(owned))
-            if position not in result.lost
-        ]
+        again = [outcome for position, (_, outcome) in enumerate(reported) if position not in result.lost]
         if again:
             await store.finish_jobs(self._host.worker_id, again)
 

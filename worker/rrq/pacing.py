@@ -26,7 +26,8 @@ class Pacing:
 
     async def _wait_for_slot(self) -> None:
         """Sleep until a handler has ended or the worker is to stop; now and then look regardless."""
-        delay = self._calculate_jittered_delay(self.settings.worker_idle_poll_max_seconds)
+        longest_seconds = self._within_renewal(self.settings.worker_idle_poll_max_seconds)
+        delay = self._calculate_jittered_delay(longest_seconds)
         # An event and a timer, not a pair of tasks: at full speed this is passed once per batch.
         timer = asyncio.get_running_loop().call_later(delay, self._slot_freed.set)
         try:
@@ -48,7 +49,7 @@ class Pacing:
             await self._first_of(self._wait_for_wake(delay), self._shutdown_event.wait())
         except REDIS_ERRORS:
             # The poll that follows meets the same trouble and says so.
-            await self._pause(delay)
+            await self._pause(self._within_renewal(delay))
 
     async def _wait_for_wake(self, delay: float) -> None:
         self._was_woken = await self.job_store.wait_for_wake(self.queues, delay)
@@ -67,6 +68,13 @@ class Pacing:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()
+
+    def _within_renewal(self, seconds: float) -> float:
+        """Return a wait after which, jitter included, this worker is back within one renewal.
+
+        After a restart of Redis the fleet waits for each worker to tell what it holds, but not for long.
+        """
+        return min(seconds, self.settings.lease_renewal_seconds / 2)
 
     def _calculate_jittered_delay(self, base_delay: float, jitter_factor: float = 0.5) -> float:
         """Return a draw from ``base_delay`` ± ``jitter_factor``, independent of other workers."""

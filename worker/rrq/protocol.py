@@ -1,7 +1,7 @@
 """The queue protocol: one method per Lua script.
 
 Everything a worker, a producer or an operator does to the queue in one atomic step is here. The
-scripts decide; this module only packs arguments and turns replies at once into the values of
+scripts decide; this module only packs arguments, and ``replies.py`` makes of answers the values of
 ``messages.py``. Records, locks and lists that RRQ 0.7 applications use by name are in ``store.py``.
 """
 
@@ -23,27 +23,38 @@ from rrq.durability import DurableWire
 from rrq.job import JobResult
 from rrq.keys import Keys
 from rrq.messages import (
+    Admission,
     Beat,
-    BeatReply,
     CancelCode,
     Claim,
-    ClaimCode,
     ClaimedJob,
     ClaimRequest,
     CronVerdict,
     DeathCertificate,
     Enqueued,
-    LeaseState,
     NewJob,
     Observation,
     Outcome,
-    QueueObservation,
     ReapReport,
     Reconciliation,
     Renewal,
     Verdict,
     WorkerIdentity,
-    WorkerObservation,
+)
+from rrq.replies import (
+    parse_admission,
+    parse_cancellation,
+    parse_claim,
+    parse_cron_verdict,
+    parse_enqueued,
+    parse_info,
+    parse_observation,
+    parse_published,
+    parse_reap_report,
+    parse_reconciliation,
+    parse_renewal,
+    parse_verdicts,
+    to_texts,
 )
 from rrq.scripts import load_script
 from rrq.settings import RRQSettings
@@ -57,6 +68,8 @@ logger = logging.getLogger(__name__)
 _JOBS_PER_REAP = 500
 _MOST_WORKERS_OBSERVED = 10_000
 _MOST_CRON_TABLES = 1_000
+#: Entries of a queue that one call looks at for jobs that may not start; a few milliseconds of Redis.
+ADMITTED_PER_CALL = 1_000
 
 
 class QueueProtocol:
@@ -93,8 +106,10 @@ class QueueProtocol:
             args += (*job[:4], position, *job[4:])
         script = load_script("enqueue_jobs")
         wire = self.wire if self.settings.durability == "server" else self._durable_wire
-        now_us, *due_ms = await wire.run(script, list(queue_keys), args)
-        return Enqueued(now_us, due_ms)
+        enqueued: Enqueued = await wire.run(
+            script, list(queue_keys), args, read=lambda reply: parse_enqueued(reply, len(jobs))
+        )
+        return enqueued
 
     async def fire_cron(
         self, digest: str, tick_ms: int, job: NewJob, token: str, unique_ttl_seconds: int | None = None
@@ -105,8 +120,10 @@ class QueueProtocol:
         if ttl_seconds is None:
             ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
         args = [self.keys.prefix, token, ttl_seconds, digest, tick_ms, *job[:4], 1, *job[4:]]
-        code = await self.wire.run(load_script("fire_cron"), keys, args)
-        return CronVerdict.FIRED if code >= 0 else CronVerdict(code)
+        verdict: CronVerdict = await self.wire.run(
+            load_script("fire_cron"), keys, args, read=parse_cron_verdict
+        )
+        return verdict
 
     async def publish_cron_table(
         self, table: NewCronTable, started_ms: int | None, patience_seconds: float
@@ -125,12 +142,14 @@ class QueueProtocol:
             _to_ms(patience_seconds),
         ]
         keys = [self.keys.cron_tables, self.keys.cron_table_key(table.group)]
-        first_ms, code = await self.wire.run(load_script("publish_cron_table"), keys, args)
-        return first_ms, PublishCode(code)
+        published: tuple[int, PublishCode] = await self.wire.run(
+            load_script("publish_cron_table"), keys, args, read=parse_published
+        )
+        return published
 
     async def read_cron_tables(self) -> tuple[CronTable, ...]:
         """Return all published tables that have entries; what cannot be read is left out and logged."""
-        groups = _texts(await self.wire.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1))
+        groups = to_texts(await self.wire.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1))
         # In flight together on the one connection; not a script, so that a reader needs no right to write.
         replies = await asyncio.gather(
             *(self._read_cron_table(group) for group in groups), return_exceptions=True
@@ -172,7 +191,7 @@ class QueueProtocol:
         """Hand due jobs, or the named ones, to a worker."""
         worker, keys = request.worker, self.keys
         queue_keys = [keys.queue_key(name) for name in request.queues]
-        reply = await self.wire.run(
+        claim: Claim = await self.wire.run(
             load_script("claim_jobs"),
             [
                 keys.leases,
@@ -194,30 +213,13 @@ class QueueProtocol:
                 request.wait_ms,
                 keys.dlq_key(self.settings.default_dlq_name),
                 self.settings.default_dlq_result_ttl_seconds,
+                worker.pool,
+                ",".join(f"{weight:g}" for weight in request.weights),
                 *request.job_ids,
             ],
+            read=lambda reply: parse_claim(reply, request, queue_keys),
         )
-        code, now_ms, next_due_ms, more_due, suspects, missing, bad, rows = reply
-        jobs = []
-        for number, (job_id, position, score, fields) in enumerate(rows, 1):
-            is_suspect = fields.pop() is not None
-            token_before = fields.pop() or b""
-            fields.pop()  # completion_time, which only the script looks at
-            queue_name, queue_key = request.queues[position - 1], queue_keys[position - 1]
-            token = f"{request.token_base}.{number}"
-            jobs.append(
-                ClaimedJob(job_id, token, token_before, queue_name, queue_key, score, is_suspect, fields)
-            )
-        return Claim(
-            ClaimCode(code),
-            now_ms,
-            None if next_due_ms < 0 else next_due_ms,
-            bool(more_due),
-            _texts(suspects),
-            _texts(missing),
-            _texts(bad),
-            jobs,
-        )
+        return claim
 
     async def finish_jobs(self, worker_id: str, outcomes: Sequence[Outcome]) -> list[Verdict]:
         """Store outcomes, each only if its attempt still owns the job. May be sent twice."""
@@ -231,14 +233,19 @@ class QueueProtocol:
         args: list[Any] = [self.keys.prefix, worker_id, self.settings.default_dlq_result_ttl_seconds]
         for outcome in outcomes:
             args += outcome
-        verdicts = await self.wire.run(load_script("finish_jobs"), keys, args)
-        return [_VERDICTS[code] for _, code in zip(outcomes, verdicts, strict=True)]
+        verdicts: list[Verdict] = await self.wire.run(
+            load_script("finish_jobs"),
+            keys,
+            args,
+            read=lambda reply: parse_verdicts(reply, len(outcomes)),
+        )
+        return verdicts
 
     async def leave_trace(self, job_id: str, token: str, trace_context: str) -> bool:
         """Change the trace context (JSON) of a job; False when the attempt no longer owns it."""
         keys = [self.keys.job_key(job_id)]
         args = [self.keys.prefix, token, trace_context]
-        return bool(await self.wire.run(load_script("leave_trace"), keys, args))
+        return bool(await self.wire.run(load_script("leave_trace"), keys, args, read=int))
 
     async def renew_leases(self, beats: Iterable[Beat]) -> Renewal:
         """Send the heartbeat of one or many workers."""
@@ -260,19 +267,13 @@ class QueueProtocol:
                 beat.health_ttl_seconds,
                 json.dumps(list(beat.queues)),
             )
-        now_ms, next_end_ms, *replies = await self.wire.run(
+        renewal: Renewal = await self.wire.run(
             load_script("renew_leases"),
             [keys.leases, keys.guard, keys.active_workers, keys.active_queues, keys.monitor_stream],
             args,
+            read=parse_renewal,
         )
-        return Renewal(
-            now_ms,
-            None if next_end_ms < 0 else next_end_ms,
-            tuple(
-                BeatReply(LeaseState(state), bool(draining), count, tuple(_texts(cancel)))
-                for state, draining, count, *cancel in replies
-            ),
-        )
+        return renewal
 
     def _letters(self) -> tuple[str, int]:
         """Where what cannot be given back ends, and for how many seconds it is kept."""
@@ -293,12 +294,13 @@ class QueueProtocol:
             cause = "" if certificate.cause is None else json.dumps(certificate.cause)
             worker = certificate.worker
             args += (worker.worker_id, worker.incarnation, cause)
-        returned, buried, workers, more, put_off_ms = await self.wire.run(
+        report: ReapReport = await self.wire.run(
             load_script("reap_workers"),
             [keys.leases, keys.guard, keys.active_workers, keys.counters],
             args,
+            read=parse_reap_report,
         )
-        return ReapReport(returned, buried, workers, bool(more), None if put_off_ms < 0 else put_off_ms)
+        return report
 
     async def reconcile_worker(self, worker: WorkerIdentity, held: Sequence[ClaimedJob]) -> Reconciliation:
         """Make Redis and the worker agree on what the worker holds."""
@@ -319,7 +321,7 @@ class QueueProtocol:
                 claimed.queue_key,
                 claimed.due_score,
             )
-        code, given_back, set_up, *lost = await self.wire.run(
+        agreed: Reconciliation = await self.wire.run(
             load_script("reconcile_worker"),
             [
                 keys.leases,
@@ -327,8 +329,9 @@ class QueueProtocol:
                 keys.worker_key(worker.worker_id),
             ],
             args,
+            read=parse_reconciliation,
         )
-        return Reconciliation(code == 0, given_back, set_up, frozenset(n - 1 for n in lost))
+        return agreed
 
     async def deregister_worker(self, worker: WorkerIdentity) -> int:
         """Take a worker off the books; returns how many jobs it still holds."""
@@ -342,31 +345,34 @@ class QueueProtocol:
                 keys.active_workers,
             ],
             [keys.prefix, worker.worker_id, worker.incarnation],
+            read=int,
         )
         return max(0, in_hand)
 
     async def shorten_leases(self, worker_ids: Sequence[str]) -> int:
         """Hint that these workers may be gone; a renewal voids it. Returns how many it reached."""
         args = [self.keys.prefix, _to_ms(self.settings.lease_renewal_seconds), *worker_ids]
-        shortened: int = await self.wire.run(load_script("shorten_leases"), [self.keys.leases], args)
+        shortened: int = await self.wire.run(
+            load_script("shorten_leases"), [self.keys.leases], args, read=int
+        )
         return shortened
 
     async def cancel_job(self, job_id: str) -> tuple[CancelCode, str]:
         """Cancel a job; returns what happened and the status it had."""
-        code, status = await self.wire.run(load_script("cancel_job"), [], [self.keys.prefix, job_id])
-        return CancelCode(code), _text(status)
+        cancelled: tuple[CancelCode, str] = await self.wire.run(
+            load_script("cancel_job"), [], [self.keys.prefix, job_id], read=parse_cancellation
+        )
+        return cancelled
 
     async def watch_job(self, job_id: str, *, wants_event: bool) -> JobResult | None:
         """Look at a job and, if wished, have its end announced on its event stream."""
-        seen = await self.wire.run(
+        seen: JobResult | None = await self.wire.run(
             load_script("watch_job"),
             [self.keys.job_key(job_id)],
             [self.keys.prefix, int(wants_event)],
+            read=lambda reply: None if reply is None else parse_job_result(*reply),
         )
-        if seen is None:
-            return None
-        status, result, last_error = seen
-        return parse_job_result(status, result, last_error)
+        return seen
 
     async def observe(
         self,
@@ -386,43 +392,27 @@ class QueueProtocol:
             *(_to_ms(horizons.get(name, everywhere)) for name in queue_names),
         ]
         queue_keys = [self.keys.queue_key(name) for name in queue_names]
-        now_ms, queues, workers = await self.wire.run(
-            load_script("observe_queues"), [self.keys.leases, *queue_keys], args
+        seen: Observation = await self.wire.run(
+            load_script("observe_queues"),
+            [self.keys.leases, *queue_keys],
+            args,
+            read=lambda reply: parse_observation(reply, queue_names),
         )
-        return Observation(
-            now_ms,
-            {
-                name: QueueObservation(
-                    due,
-                    soon,
-                    later,
-                    None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
-                    None if next_ms < 0 else next_ms,
-                )
-                for name, figures in zip(queue_names, queues, strict=True)
-                if figures
-                for due, soon, later, oldest_ms, next_ms in [figures]
-            },
-            {
-                _text(worker_id): WorkerObservation(
-                    _text(worker_id),
-                    _text(pod_uid),
-                    busy,
-                    capacity,
-                    bool(draining),
-                    _parse_names(names),
-                    lease_ends_ms,
-                    _text(incarnation),
-                    None if registered_ms < 0 else registered_ms,
-                    ended,
-                )
-                for (
-                    *(worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms, incarnation),
-                    registered_ms,
-                    ended,
-                ) in workers
-            },
+        return seen
+
+    async def admit_jobs(self, queue_names: Sequence[str], most: int = ADMITTED_PER_CALL) -> Admission:
+        """Park due jobs that may not start now, and let in those that may again, whatever their queue.
+
+        Looks at the first ``most`` due jobs of each queue; the answer says where there is more to do.
+        """
+        keys = [self.keys.queue_key(name) for name in queue_names]
+        admission: Admission = await self.wire.run(
+            load_script("admit_jobs"),
+            keys,
+            [self.keys.prefix, most],
+            read=lambda reply: parse_admission(reply, queue_names),
         )
+        return admission
 
     async def read_time(self) -> datetime:
         """Return what Redis's clock says, in UTC."""
@@ -433,7 +423,7 @@ class QueueProtocol:
         """Return what the server says about memory and persistence."""
         info: dict[str, Any] = {}
         for section in ("memory", "persistence"):
-            info |= _parse_info(await self.wire.call("INFO", section))
+            info |= parse_info(await self.wire.call("INFO", section))
         try:
             _, snapshots = await self.wire.call("CONFIG", "GET", "save")
         except ResponseError:
@@ -481,7 +471,7 @@ class QueueProtocol:
 
             async def hear(timeout_seconds: float) -> str | None:
                 message = await channel.get_message(ignore_subscribe_messages=True, timeout=timeout_seconds)
-                return None if message is None else self.keys.queue_name(_texts([message["data"]])[0])
+                return None if message is None else self.keys.queue_name(to_texts([message["data"]])[0])
 
             yield hear
 
@@ -503,30 +493,5 @@ class QueueProtocol:
         return reply is not None
 
 
-_VERDICTS = {verdict.value: verdict for verdict in Verdict}
-
-
-def _parse_info(text: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
-    return {name: value for name, colon, value in lines if colon}
-
-
-def _parse_names(text: bytes) -> tuple[str, ...]:
-    # Written by whoever registered; what a foreign hand left there must not blind every observer.
-    try:
-        return tuple(str(name) for name in json.loads(text))
-    except (TypeError, ValueError, RecursionError):
-        return ()
-
-
 def _to_ms(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def _texts(values: Iterable[bytes]) -> list[str]:
-    return [_text(value) for value in values]
-
-
-def _text(value: bytes) -> str:
-    # As above: bytes that are no text still make a name.
-    return value.decode("utf-8", "backslashreplace")

@@ -51,6 +51,7 @@ class Sweeper:
                 return returned
             returned += report.returned
             self._meter.count("rrq_reaped_jobs_total", "lease", by=report.returned)
+            self._meter.count("rrq_buried_jobs_total", by=report.buried)
             if report.workers:
                 logger.warning(
                     "jobs of lost workers are due again",

@@ -28,6 +28,8 @@ from rrq.constants import (
     DEFAULT_UNIQUE_JOB_LOCK_TTL_SECONDS,
 )
 from rrq.cron import CronJob
+from rrq.flow import Limit
+from rrq.middleware import Middleware, check_middleware
 from rrq.registry import JobRegistry
 
 __all__ = ["RRQSettings"]
@@ -57,6 +59,10 @@ class RRQSettings(BaseSettings):
     )
     job_registry: JobRegistry | None = Field(
         default=None, description="The handlers; a worker started by the command line needs one."
+    )
+    middleware: list[Middleware] = Field(
+        default_factory=list,
+        description="Async functions around every handler, the first one outermost; told in rrq.middleware.",
     )
     cron_jobs: list[CronJob] = Field(
         default_factory=list,
@@ -178,8 +184,23 @@ class RRQSettings(BaseSettings):
         default=3600.0, description="Seconds that the growing retry delay never exceeds."
     )
 
+    limits: dict[str, Limit] = Field(
+        default_factory=dict,
+        description=(
+            "How much may run at once or start in a time, in the whole fleet: 'function:NAME' or 'queue:NAME' to a "
+            "Limit. Workers publish them when they start; 'rrq limit' changes them at run time."
+        ),
+    )
+
     # Worker
 
+    worker_queue_weights: dict[str, float] = Field(
+        default_factory=dict,
+        description=(
+            "Shares of the queues while all of them have work, such as {'high': 6, 'default': 3, 'low': 1}; a queue "
+            "that is not named counts 1. Empty: the queues are served in the order in which they are listed."
+        ),
+    )
     worker_concurrency: int = Field(default=10, description="Jobs in progress at once, per process.")
     worker_sync_handler_threads: int | None = Field(
         default=None,
@@ -313,6 +334,11 @@ class RRQSettings(BaseSettings):
             return json.loads(value)
         return [host.strip() for host in value.split(",") if host.strip()]
 
+    @field_validator("middleware")
+    @classmethod
+    def _check_middleware(cls, value: list[Middleware]) -> list[Middleware]:
+        return [check_middleware(layer) for layer in value]
+
     @field_validator("key_prefix")
     @classmethod
     def _check_key_prefix(cls, value: str) -> str:
@@ -322,6 +348,21 @@ class RRQSettings(BaseSettings):
         # Redis Cluster takes "{}" for no tag at all and would spread the keys.
         if opening >= 0 and value.find("}", opening) <= opening + 1:
             raise ValueError("a hash tag needs text between its braces, such as '{shop}:'")
+        return value
+
+    @field_validator("worker_queue_weights")
+    @classmethod
+    def check_weights(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, weight in value.items():
+            if not 0.001 <= weight <= 1_000_000:
+                raise ValueError(f"the weight of queue {name!r} must be 0.001 to 1,000,000")
+        return value
+
+    @field_validator("limits")
+    @classmethod
+    def _check_limits(cls, value: dict[str, Limit]) -> dict[str, Limit]:
+        for target, limit in value.items():
+            limit.check(target)
         return value
 
     @model_validator(mode="after")

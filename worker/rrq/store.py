@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from rrq.decoding import parse_job_hash_leniently
 from rrq.encoding import build_job_hash, encode_result, storable_text
 from rrq.exc import UnreadableJob
+from rrq.flow_protocol import FlowProtocol
 from rrq.job import Job, JobStatus
 from rrq.messages import ClaimRequest, WorkerIdentity
 from rrq.protocol import QueueProtocol
@@ -29,7 +30,7 @@ _REQUEUE_BATCH = 500
 _MONITOR_STREAM_LENGTH = 1000
 
 
-class JobStore(QueueProtocol):
+class JobStore(QueueProtocol, FlowProtocol):
     """Access to the jobs, queues and workers of one Redis.
 
     Building one opens no connection and needs no event loop.
@@ -216,6 +217,7 @@ class JobStore(QueueProtocol):
             load_script("retry_job"),
             [self.keys.job_key(job_id), self.keys.queue_key(queue_name)],
             [self.keys.prefix, job_id, retry_at_score, storable_text(error_message), status.value],
+            read=int,
         )
         return retries
 
@@ -276,6 +278,7 @@ class JobStore(QueueProtocol):
                 load_script("requeue_dead_letters"),
                 [self.keys.dlq_key(dlq_name), self.keys.queue_key(target_queue)],
                 [self.keys.prefix, target_queue, batch],
+                read=lambda reply: (int(reply[0]), int(reply[1])),
             )
             total += queued
             if taken == 0:

@@ -26,10 +26,25 @@ LISTED_FIELDS: Final[tuple[str, ...]] = (
 
 _TIME_FIELDS: Final = ("enqueue_time", "next_scheduled_run_time", "start_time", "completion_time")
 _NUMBER_FIELDS: Final = ("current_retries", "max_retries", "job_timeout_seconds", "result_ttl_seconds")
-_JSON_FIELDS: Final = ("job_args", "job_kwargs", "job_params", "result", "trace_context", "crash_history")
+_JSON_FIELDS: Final = (
+    "job_args", "job_kwargs", "job_params", "result", "trace_context", "crash_history",
+    "attempts", "progress", "cursor", "next", "slots",
+)  # fmt: skip
 _ENDED: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 #: Waiting in a queue: a retry is nothing but a job that is due later.
 QUEUED_STATUSES: Final = frozenset({"PENDING", "RETRYING"})
+
+
+@dataclass(frozen=True)
+class StoredAttempt:
+    """An attempt that did not complete its job; empty texts and None are for what nobody wrote down."""
+
+    outcome: str
+    """retry, dead, or back: handed back by its worker, or taken from one that died."""
+    worker: str = ""
+    error: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,31 @@ class StoredJob:
     def result(self) -> Any:
         return self.json("result")
 
+    @property
+    def parked_in(self) -> str | None:
+        """The scope of the limit or pause that keeps a waiting job aside, such as ``f:send``."""
+        return self.fields.get("parked_in")
+
+    @property
+    def attempts(self) -> list[StoredAttempt]:
+        """The last attempts that did not complete the job, the oldest first."""
+        story = self.json("attempts")
+        return (
+            [_parse_attempt(entry) for entry in story if isinstance(entry, dict)]
+            if isinstance(story, list)
+            else []
+        )
+
+    @property
+    def chain(self) -> list[str]:
+        """The functions that follow once this job is done."""
+        links = self.json("next")
+        return (
+            [str(link[1]) for link in links if isinstance(link, list) and len(link) > 1]
+            if isinstance(links, list)
+            else []
+        )
+
     def run_seconds(self, now: datetime) -> float | None:
         """How long the latest attempt took, or has taken so far; None when it is not known."""
         if self.started_at is None:
@@ -112,21 +152,7 @@ class StoredJob:
         return (self.started_at - ready_at).total_seconds()
 
     def time(self, name: str) -> datetime | None:
-        text = self.fields.get(name)
-        if not text:
-            return None
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            return _from_unix_seconds(text)
-        # All times of RRQ are UTC, and a naive one could not be compared with them.
-        if moment.tzinfo is None:
-            return moment.replace(tzinfo=UTC)
-        try:
-            return moment.astimezone(UTC)
-        except OverflowError:
-            # The first or the last day of the calendar, in a time zone that puts it outside.
-            return None
+        return _parse_time(self.fields.get(name))
 
     def number(self, name: str) -> int | None:
         try:
@@ -172,6 +198,29 @@ def decode(value: Any) -> str:
     """Return a reply of Redis as text; odd bytes are spelled out."""
     text: str = value.decode("utf-8", "backslashreplace")
     return text
+
+
+def _parse_attempt(entry: Mapping[str, Any]) -> StoredAttempt:
+    outcome, worker, error = (str(entry.get(name) or "") for name in ("outcome", "worker", "error"))
+    start, end = (_parse_time(str(entry.get(name) or "")) for name in ("start", "end"))
+    return StoredAttempt(outcome, worker, error, start, end)
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return _from_unix_seconds(text)
+    # All times of RRQ are UTC, and a naive one could not be compared with them.
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        # The first or the last day of the calendar, in a time zone that puts it outside.
+        return None
 
 
 def _from_unix_seconds(text: str) -> datetime | None:

@@ -12,15 +12,17 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from rrq.attempts import Attempt
 from rrq.backoff import idle_delay_seconds
 from rrq.checkup import describe_risks
 from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
+from rrq.cron_table import cron_group
 from rrq.draining import CANCEL_SECONDS, Draining
 from rrq.exc import BurstFailed, LeaseLost
 from rrq.execution import Deadlines, HandlerThreads
@@ -190,10 +192,30 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             await self._wind_down()
 
     async def _look_around(self) -> None:
-        if self.cron_jobs:
-            await self._warn_about_redis()
-        else:
-            await asyncio.gather(self._warn_about_redis(), self._withdraw_cron_table())
+        calls = [self._warn_about_redis(), self._publish_limits()]
+        if not self.cron_jobs:
+            calls.append(self._withdraw_cron_table())
+        await asyncio.gather(*calls)
+
+    async def _publish_limits(self) -> None:
+        """Have the limits of this application hold for the fleet; what it no longer declares is withdrawn."""
+        while True:
+            try:
+                await self.job_store.publish_limits(self._source_of_limits(), self.settings.limits)
+                return
+            except REDIS_ERRORS as error:
+                logger.info("limits not published yet", extra={"error": str(error)})
+                await asyncio.sleep(self._calculate_jittered_delay(_TROUBLE_SECONDS))
+
+    async def restore_limits(self) -> None:
+        """Declare the limits again to a Redis that has lost them all."""
+        if self.settings.limits:
+            await self.job_store.publish_limits(
+                self._source_of_limits(), self.settings.limits, only_if_lost=True
+            )
+
+    def _source_of_limits(self) -> str:
+        return cron_group(map(self.job_store.keys.queue_name, self.queues))
 
     async def _warn_about_redis(self) -> None:
         try:
@@ -219,7 +241,10 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         if free <= 0 or not self._ownership.may_claim:
             self.status = "idle (concurrency limit)"
             await self._wait_for_slot()
-            await self._ownership.agree_if_needed()
+            try:
+                await self._ownership.agree_if_needed()
+            except (*REDIS_ERRORS, LeaseLost) as error:
+                await self._weather(error)
             return False
         self.status = "polling"
         batch = max(_SMALL_BATCH, self.settings.worker_concurrency // _BATCHES)
@@ -227,12 +252,18 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._ownership.last_claim = None
         started = await self._poll_for_jobs(free)
         claim = self._ownership.last_claim
-        self._empty_polls = 0 if started else self._empty_polls + 1
+        has_failed = self._failing_since is not None
+        # A claim without an answer found no queue empty.
+        self._empty_polls = 0 if started or has_failed else self._empty_polls + 1
         if started:
             self._idle_since = None
         elif self.burst and not self._running_tasks - self._ignored_tasks and self._is_burst_over(claim):
             self.is_burst_over = True
             return True
+        # After trouble it has waited already. Waiting for work on top of that, others would be let in before this
+        # worker has told a restarted Redis what it holds.
+        if has_failed:
+            return False
         if self._ownership.is_making_room or not self._ownership.may_claim:
             await self._wait_for_slot()
         elif started < free and not (claim is not None and claim.more_due):
@@ -294,9 +325,14 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         if self._was_woken and not attempts:
             self._ownership.meter.count("rrq_lost_races_total")
         self._was_woken = False
+        return await self._start_claimed(attempts)
+
+    async def _start_claimed(self, attempts: Sequence[Attempt]) -> int:
         started = 0
         for attempt in attempts:
-            started += await self._start(attempt.job, attempt.queue_name)
+            # Those before it may have waited for a slot, and the jobs have been given to somebody else meanwhile.
+            if not attempt.is_lost:
+                started += await self._start(attempt.job, attempt.queue_name)
         return started
 
     async def _weather(self, error: Exception) -> None:
@@ -304,15 +340,19 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._failing_since = self._failing_since or monotonic()
         self._failures += 1
         logger.warning("claim failed, trying again", extra={"worker_id": self.worker_id, "error": str(error)})
-        # After a restart the fleet waits for each worker to tell what it holds, but not for long.
-        longest_seconds = min(_TROUBLE_SECONDS, self.settings.lease_renewal_seconds / 2)
+        longest_seconds = self._within_renewal(_TROUBLE_SECONDS)
         pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, longest_seconds)
         await self._pause(self._calculate_jittered_delay(pause_seconds))
 
     async def _start(self, job: Job, queue_name: str) -> bool:
         """Start a claimed job in a slot of its own; what cannot be started goes back."""
+        attempt = self._ownership.book.find(job)
         # The lock first, the slot second: whoever loses a race never occupies a slot.
         await self._semaphore.acquire()
+        if attempt is not None and self._ownership.book.find(job) is not attempt:
+            # A slot that waits for its outcome to be stored may be free only after the job was given to somebody else.
+            self._semaphore.release()
+            return False
         try:
             await self._process_acquired_job(job, queue_name)
         # Overridden methods are foreign code.

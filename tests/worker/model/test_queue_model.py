@@ -1,6 +1,6 @@
 """The scripts beside a model of them, in thousands of orders that nobody would think of.
 
-By default the same hundred examples every time, so that a red run is about the change and not about luck.
+By default the same two hundred examples every time, so that a red run is about the change and not about luck.
 `MODEL_EXAMPLES=5000 pytest tests/worker/model` draws as many new ones (10 min); what it finds is shrunk and
 kept in `.hypothesis`, from where the next run takes it first.
 """
@@ -59,19 +59,70 @@ BROKEN_SCRIPTS = {
     ),
     "a crash in company is blamed": ("reap_workers", "if not was_alone then return false end", ""),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n  end", "end"),
-    "an expiry outlives its job": ("enqueue_jobs", "redis.call('PERSIST', job)", ""),
+    "an expiry outlives its job": (
+        "enqueue_jobs",
+        "redis.call('PERSIST', job)\n  redis.call('DEL', prefix .. 'events:job:'",
+        "redis.call('DEL', prefix .. 'events:job:'",
+    ),
+    "a limit is ignored": ("claim_jobs", "if free_slots(scope, scopes.most[i]) <= 0 then", "if false then"),
+    "a rate is ignored": ("claim_jobs", "if starts < 1 then return", "if false then return"),
+    "a pause is ignored": ("claim_jobs", "return pauses[target] ~= nil", "return false"),
+    "a slot is not given back": ("finish_jobs", "if seen[7] then give_up_slots(id, job, seen[7]) end", ""),
+    "a dead worker keeps its slots": (
+        "reap_workers",
+        "if seen[11] then give_up_slots(id, job, seen[11]) end",
+        "",
+    ),
+    "nobody comes in when one has ended": ("finish_jobs", "is one.\nlet_others_in()", "is one."),
+    "a parked job is forgotten": ("finish_jobs", "redis.call('ZADD', queue, 'NX', score, id)", ""),
+    "a parked job stays queued": ("claim_jobs", "redis.call('ZREM', queue, id)\n  local own", "local own"),
+    "nobody looks at what is parked": (
+        "claim_jobs",
+        "sure('ZADD', PARKED, 'LT', digits(look_ms), scope)",
+        "",
+    ),
+    "what is parked outlives its limit": ("set_control", "  flow().admit_parked(100, MOST_LET_IN)\n", ""),
+    "a parked job cannot be cancelled": ("cancel_job", "prefix .. 'parked:' .. seen[9]", "''"),
+    "a parked job is forgotten with its claim": (
+        "reconcile_worker",
+        "and seen[4] and seen[5] == queue",
+        "and false",
+    ),
+    "an id used again stays parked": (
+        "enqueue_jobs",
+        "if seen[2] then redis.pcall('ZREM', prefix .. 'parked:' .. seen[2], id) end",
+        "",
+    ),
+    "an id used again keeps its slot": (
+        "enqueue_jobs",
+        "if seen[1] then flow().vacate(id, job, seen[1]) end",
+        "",
+    ),
+    "an id used again keeps its batch waiting": (
+        "enqueue_jobs",
+        "if seen[3] and seen[3] ~= batch_id then batch().leave_batch(id, job, true) end",
+        "",
+    ),
+    "a clock set back keeps jobs parked": (
+        "renew_leases",
+        "redis.call('ZADD', prefix .. 'parked', digits(tonumber(looks[i + 1]) - set_back_ms), looks[i])",
+        "",
+    ),
+    "a chain ends with its first job": ("finish_jobs", "batch().follow_up(id, chain, result, token)\n", ""),
+    "a batch never ends": ("finish_jobs", "  end_batch(batch)\nend", "end"),
 }
 
 
 @pytest.mark.timeout(0 if GIVEN_EXAMPLES else 300)  # making a failure small may take minutes
 def test_every_script_does_what_the_model_says() -> None:
     scripts_run = _run_examples(lambda script: script)
-    assert scripts_run == {
-        path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua")
-    }
+    every_script = {path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua")}
+    # What an operator says of its pools is for people to look at; nothing that happens to jobs rests on it.
+    assert scripts_run == every_script - {"publish_pools"}
 
 
-@pytest.mark.slow  # how many examples it takes is a matter of luck
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # how many examples it takes is a matter of luck
 @pytest.mark.parametrize("broken", BROKEN_SCRIPTS)
 def test_the_model_notices_that(broken: str) -> None:
     name, promise, nothing = BROKEN_SCRIPTS[broken]
@@ -89,7 +140,7 @@ def test_the_model_notices_that(broken: str) -> None:
 
 def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> set[str]:
     examples = settings(
-        max_examples=int(GIVEN_EXAMPLES or 100) if shrinks else 2000,
+        max_examples=int(GIVEN_EXAMPLES or 200) if shrinks else 2000,
         stateful_step_count=STEPS,
         derandomize=GIVEN_EXAMPLES is None or not shrinks,
         database=settings.get_profile("default").database if GIVEN_EXAMPLES and shrinks else None,

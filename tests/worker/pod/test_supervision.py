@@ -96,6 +96,7 @@ async def test_a_process_that_exits_with_0_in_a_handler_has_crashed_all_the_same
     history = json.loads((await job_fields(client.job_store, job.id))["crash_history"])
     assert [crash["exit_code"] for crash in history] == [0, 0, 0]
     assert [death["exit_code"] for death in pod.logged("worker process died")] == [0, 0, 0]
+    assert pod.metric("rrq_buried_jobs_total") == 1
     # A pod that found out a killer goes on.
     [other] = await enqueue_some(client, "note")
     await all_done(client.job_store, [other])
@@ -371,6 +372,26 @@ async def test_a_child_of_a_killed_supervisor_that_cannot_end_is_ended_with_its_
     _, alive = await asyncio.to_thread(psutil.wait_procs, [orphan], 20)
     assert not alive
     await eventually(lambda: other.ledger.counts("started")[job.id] == 2, 20, "the job never ran again")
+
+
+@pytest.mark.parametrize("handler", ["hold_loop", "ignore_cancellation"])
+async def test_what_a_child_of_a_killed_supervisor_could_not_end_need_not_wait_for_all_of_its_lease(
+    make_pod: Callable[..., Pod], client: RRQClient, handler: str
+) -> None:
+    # On an empty Redis no lease is swept before a whole one is over, which it is when the orphan ends.
+    options = {"worker_lease_seconds": 8.0, "worker_lease_renewal_seconds": 0.5}
+    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=6, **options).is_up()
+    [job] = await enqueue_some(client, handler, 60.0)
+    await pod.has_started(1)
+    [orphan] = [psutil.Process(pid) for pid in pod.children()]
+    other = await make_pod("--num-workers", "1", **options).is_up()
+    pod.process.kill()
+    # The grace period and a little, then one renewal; a whole lease would be three seconds more than this.
+    await eventually(
+        lambda: other.ledger.counts("started")[job.id] == 2, 12, "the job waited for the end of the lease"
+    )
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert orphan.status() == psutil.STATUS_ZOMBIE, "given away while it ran"
 
 
 async def test_a_running_job_is_cancelled_at_once(make_pod: Callable[..., Pod], client: RRQClient) -> None:

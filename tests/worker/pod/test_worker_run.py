@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,9 +13,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from fleet import all_done, enqueue_some
 from queue_steps import is_queued
+from rrq.commands.worker_run import worker_run
+from rrq.pod.child import build_worker
+from rrq.pod.plan import ChildPlan
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -295,3 +300,59 @@ async def test_process_1_of_a_container_buries_what_the_container_before_it_left
         assert "suspect" not in (await client.job_store.get_job(job.id) or {})
     other.process.kill()
     other.wait()
+
+
+# Weights
+
+
+def test_weights_reach_the_worker_process(
+    redis_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "weighted_app.py").write_text(
+        "from rrq import JobRegistry, RRQSettings\n"
+        "settings = RRQSettings(job_registry=JobRegistry(), worker_queue_weights={'old': 2})"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RRQ_REDIS_DSN", redis_dsn)
+    plan = ChildPlan(-1, "weighted_app.settings", ("high", "low"), weights={"high": 6.0, "low": 1.0})
+    worker = build_worker(ChildPlan.parse(plan.to_argument()))
+    assert worker.queues == ["high", "low"]
+    assert worker.settings.worker_queue_weights == {"high": 6.0, "low": 1.0}
+    monkeypatch.delitem(sys.modules, "weighted_app")
+    unsaid = build_worker(ChildPlan(-1, "weighted_app.settings"))
+    assert unsaid.settings.worker_queue_weights == {"old": 2}
+
+
+async def test_without_queue_those_with_a_weight_are_served(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    jobs = await enqueue_some(client, "note", count=3, queue_name="low")
+    jobs += await enqueue_some(client, "note", count=3, queue_name="high")
+    pod = make_pod("--burst", "--weights", "high=6, low=1.5")
+    assert await asyncio.to_thread(pod.wait) == 0
+    await all_done(client.job_store, jobs)
+    assert " serves high, low." in pod.printed()
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ("high", "'high' is no QUEUE=NUMBER; write high=6,default=3,low=1."),
+        ("high=6,", "'' is no QUEUE=NUMBER"),
+        ("=6", "'=6' is no QUEUE=NUMBER"),
+        ("high=much", "the weight of queue 'high' must be a number, not 'much'."),
+        ("high=0", "the weight of queue 'high' must be 0.001 to 1,000,000."),
+        ("high=nan", "the weight of queue 'high' must be 0.001 to 1,000,000."),
+        ("high=6,high=3", "queue 'high' has two weights."),
+    ],
+)
+def test_weights_that_make_no_sense_are_named(weights: str, complaint: str) -> None:
+    result = CliRunner().invoke(worker_run, ["--weights", weights])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+
+
+def test_a_weight_of_a_queue_that_is_not_served_is_named() -> None:
+    result = CliRunner().invoke(worker_run, ["--queue", "rrq:queue:high", "--weights", "high=6,low=1"])
+    assert result.exit_code == 1
+    assert "ERROR: --weights names low, which --queue does not." in result.stderr

@@ -1,5 +1,5 @@
 -- cancel_job: end a queued job, or have a running one ended by its worker.
--- needs: context, wake, settle, give_back
+-- needs: context, wake, flow, enqueue, batch, settle, give_back
 -- The first of finish and cancel wins: a mark that is there when the finish comes turns it into a
 -- cancellation; a finish that came first leaves nothing to cancel.
 -- ARGV     1 key prefix   2 job id
@@ -8,15 +8,16 @@
 local id = ARGV[2]
 local job = prefix .. 'job:' .. id
 local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'queue_name', 'attempt_token',
-  'job_unique_key', 'result_ttl_seconds', 'waited_for', 'claimed_queue')
+  'job_unique_key', 'result_ttl_seconds', 'waited_for', 'claimed_queue', 'parked_in')
 if seen.err or redis.call('EXISTS', job) == 0 then return {0, ''} end
 local status, worker_id = string.upper(seen[1] or ''), seen[2]
 -- Given back, a job is where it was claimed from, which need not be the queue it was made for.
 -- Through pcall: a key that holds no queue does not hold the job either.
 if redis.pcall('ZREM', home_queue(nil, seen[3]), id) == 1
-  or redis.pcall('ZREM', home_queue(seen[8], seen[3]), id) == 1 then
+  or redis.pcall('ZREM', home_queue(seen[8], seen[3]), id) == 1
+  or (seen[9] and redis.pcall('ZREM', prefix .. 'parked:' .. seen[9], id) == 1) then
   redis.call('HSET', job, 'attempt_token', (seen[4] or '') .. '.cancelled')
-  mark_cancelled(id, tonumber(seen[6] or '') or 86400, seen[5], seen[7])
+  settle().mark_cancelled(id, tonumber(seen[6] or '') or 86400, seen[5], seen[7])
   return {1, status}
 end
 if status == 'ACTIVE' then

@@ -1,5 +1,5 @@
 -- claim_jobs: hand due jobs to one worker, each to nobody else.
--- needs: context, wake, settle, claimed_fields
+-- needs: context, wake, flow, enqueue, batch, settle, statistics, claimed_fields
 -- Lock first, remove second: an 0.7 worker writes a retry as "add to queue, then drop the lock", and
 -- a claim that removed first would lose the job in between.
 -- KEYS     1 leases   2 active set of the worker   3 worker record   4 guard   5 drain flag of its pod
@@ -7,22 +7,27 @@
 -- ARGV     1 key prefix   2 worker id   3 incarnation ('' = caller without a lease)   4 token base
 --          5 how many   6 default job timeout (s)   7 lock extension (s)   8 lock TTL (ms), 0 = by job
 --          9 wait if there is too little (ms), 0 = the caller will not wait
---          10 dead letter list   11 dead letter TTL (s)
---          12… ids to claim, due or not, instead of what is due
+--          10 dead letter list   11 dead letter TTL (s)   12 pool of the worker or ''
+--          13 weights of the queues, comma-separated, '' = in order
+--          14… ids to claim, due or not, instead of what is due
 -- Returns  {code, now ms, next due ms or -1, more due left 0/1, ids of suspects to make room for,
 --           ids without a job, ids of jobs and keys of queues of the wrong type, jobs}
 --          code: 1 answered   0 lease lost   2 pod drains   3 too early after a restart of Redis
+--                4 its pool is paused
 --          job:  {id, index of its queue, due score, token before, claim fields…}
 local leases, active, record, guard, drain = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker_id, incarnation, token_base = ARGV[2], ARGV[3], ARGV[4]
 local wanted, lock_ttl_ms, wait_ms = tonumber(ARGV[5]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local default_timeout_s, extension_s = tonumber(ARGV[6]), tonumber(ARGV[7])
 local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
-local FIRST_QUEUE, FIRST_ID = 6, 12
+local pool, weights = ARGV[12], ARGV[13]
+local FIRST_QUEUE, FIRST_ID = 6, 14
 -- How far past locked or suspect entries to look in one queue before leaving the rest for later.
 local LOOK_AHEAD = 1000
 -- How many entries without a job to drop on the way; a million of them must not stop Redis for seconds.
 local MOST_DROPPED = 5000
+-- How many jobs that may not start now to park on the way, and scopes to look at whose time has come.
+local MOST_PARKED, MOST_SCOPES, MOST_LET_IN = 1000, 20, 500
 -- How long one worker makes room for a suspect before another is asked to do so too, at first and at most.
 local RESERVED_MS, MOST_RESERVED_MS = 30000, 3600000
 -- How many entries behind a suspect are looked at for others, so that room is made once for all of them.
@@ -31,11 +36,20 @@ local MAX_MS = 2 ^ 52
 local LONG_MEMBER = string.rep('-', 65)
 
 local is_named = #ARGV >= FIRST_ID
+local is_limited, parked_count, passed_on = is_controlled(), 0, 0
+-- Behind what the worker gets: what only limits ask for.
+local LIMIT_KEY_FIELD = #CLAIMED_FIELDS + 1
+local fields_read = is_limited and {unpack(CLAIMED_FIELDS)} or CLAIMED_FIELDS
+if is_limited then fields_read[LIMIT_KEY_FIELD] = 'limit_key' end
 
 local jobs, missing, unreadable, make_room_for = {}, {}, {}, {}
 local next_due_ms, more_due = -1, 0
 local function answer(code)
   return {code, now_ms, next_due_ms, more_due, make_room_for, missing, unreadable, jobs}
+end
+
+local function note_next(due_ms)
+  if due_ms and due_ms < MAX_MS and (next_due_ms < 0 or due_ms < next_due_ms) then next_due_ms = math.ceil(due_ms) end
 end
 
 if incarnation ~= '' then
@@ -48,6 +62,7 @@ if incarnation ~= '' then
     next_due_ms = not_before_ms
     return answer(3)
   end
+  if is_limited and pool ~= '' and flow().is_held('pool:' .. pool) then return answer(4) end
 end
 
 -- The worker is awake. This is also the first write, and one that Redis allows when it is out of
@@ -121,22 +136,43 @@ end
 local function set_aside(id, job, kind)
   local aside = set_key_aside(job)
   redis.call('EXPIRE', aside, dlq_ttl_s)
-  bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to ' .. aside .. '.', dlq_ttl_s)
+  settle().bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to ' .. aside .. '.', dlq_ttl_s)
   unreadable[#unreadable + 1] = id
 end
 
--- Try one id. Returns 'taken', 'gone' (no longer in the queue) or 'left' (it stays queued).
+-- Count a job that starts in everything that limits it. Returns what its hash has to say of its slots, or nil.
+local function start_limited(id, token, scopes, q)
+  if scopes and scopes.rate then flow().note_start(scopes.rate, token) end
+  return flow().occupy(id, scopes, flow().enter_queue(KEYS[q], token))
+end
+
+-- Try one id. Returns 'taken' or 'alone', 'gone' (to be dropped from the queue), 'parked' (no longer in it) or 'left'
+-- (it stays queued).
 local function try_claim(id, score, q, taken)
   local job = prefix .. 'job:' .. id
-  local fields = redis.pcall('HMGET', job, unpack(CLAIMED_FIELDS))
+  local fields = redis.pcall('HMGET', job, unpack(fields_read))
   if fields.err then
     set_aside(id, job, redis.call('TYPE', job).ok)
     return 'gone'
   end
+  local limit_key
+  if is_limited then limit_key, fields[LIMIT_KEY_FIELD] = fields[LIMIT_KEY_FIELD], nil end
   local known = fields[1] or redis.call('EXISTS', job) == 1
   if not known and incarnation ~= '' then
     missing[#missing + 1] = id
     return 'gone'
+  end
+  local scopes
+  if is_limited and known then
+    scopes = flow().scopes_of(job, fields[1] or '',
+      {limit_key, fields[ARGS_FIELD], fields[KWARGS_FIELD], fields[PARAMS_FIELD]})
+    local blocked, look_ms = flow().blocked_by(fields[1] or '', scopes)
+    if blocked then
+      if flow().park(id, job, fields[1] or '', blocked, KEYS[q], score, look_ms) then passed_on = passed_on + 1 end
+      parked_count = parked_count + 1
+      note_next(look_ms)
+      return 'parked'
+    end
   end
   local is_suspect = fields[#CLAIMED_FIELDS]
   if is_suspect and not may_take_suspect(id, job, score) then return 'left' end
@@ -149,9 +185,15 @@ local function try_claim(id, score, q, taken)
   end
   if not take_lock(id, ttl_ms) then return 'left' end
   if known then
-    redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
-      'attempt_token', token_base .. '.' .. (#jobs + 1), 'claimed_queue', KEYS[q],
-      'claimed_score', score)
+    local token = token_base .. '.' .. (#jobs + 1)
+    local slots = is_limited and start_limited(id, token, scopes, q)
+    if slots then
+      redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
+        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score, 'slots', slots)
+    else
+      redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
+        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score)
+    end
     -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
     if fields[#CLAIMED_FIELDS - 2] then redis.call('PERSIST', job) end
     if is_suspect then redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms') end
@@ -162,13 +204,14 @@ local function try_claim(id, score, q, taken)
   return is_suspect and 'alone' or 'taken'
 end
 
--- Take what one scan found; returns how many entries stay queued in front of what comes next.
-local function claim_page(page, q)
+-- Take what one scan found, up to so many jobs in all; returns how many entries stay queued in front of what comes next.
+local function claim_page(page, q, most)
   local taken, gone, left = {}, {}, 0
   for i = 1, #page, 2 do
-    if #jobs >= wanted then break end
+    if #jobs >= wanted or #jobs >= most then break end
     local verdict = try_claim(page[i], page[i + 1], q, taken)
-    if verdict == 'left' then left = left + 1 else gone[#gone + 1] = page[i] end
+    if verdict == 'left' then left = left + 1
+    elseif verdict ~= 'parked' then gone[#gone + 1] = page[i] end
     if verdict == 'alone' then wanted = #jobs end
   end
   if #taken > 0 then
@@ -179,6 +222,7 @@ local function claim_page(page, q)
     if is_new then redis.call('ZADD', active, 0, LONG_MEMBER) end
     redis.call('ZADD', active, unpack(taken))
     if is_new then redis.call('ZREM', active, LONG_MEMBER) end
+    if is_limited then flow().note_slots() end
     -- Without a lease of its own a caller is given until its lock ends; then its jobs are reaped.
     -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
     if incarnation == '' then
@@ -191,46 +235,138 @@ local function claim_page(page, q)
   return left
 end
 
+-- How many entries in front of a queue are known to stay there, so that a second look begins behind them.
+local skipped_in = {}
+
+-- Take up to `share` due jobs of one queue, looking past those that stay.
+local function claim_due(q, share)
+  local most, skipped = #jobs + share, skipped_in[q] or 0
+  while #jobs < math.min(wanted, most) and skipped < LOOK_AHEAD do
+    if #missing + #unreadable >= MOST_DROPPED or parked_count >= MOST_PARKED then
+      wanted = #jobs
+      break
+    end
+    -- unpack and the Lua stack bear a few thousand entries; a page stays well below.
+    local size = math.min(math.min(wanted, most) - #jobs, 500)
+    local page = redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'WITHSCORES', 'LIMIT', skipped, size)
+    local passed_on_before = passed_on
+    skipped = skipped + claim_page(page, q, most)
+    -- What came back in the place of a parked job may be in front of what has been looked at.
+    if #page < size * 2 and passed_on == passed_on_before then break end
+  end
+  skipped_in[q] = skipped
+  if #make_room_for > 0 then reserve_neighbours(KEYS[q], skipped) end
+end
+
+-- What a queue may give now: everything, or what its pause and its limits leave.
+local function room_of(q)
+  if not is_limited then return math.huge end
+  local room, ready_ms = flow().queue_room(KEYS[q])
+  note_next(ready_ms)
+  return room
+end
+
+-- Jobs whose time has come while they were parked are in their queues before these are looked at.
+if is_limited then note_next(flow().admit_parked(MOST_SCOPES, MOST_LET_IN)) end
+
+local readable = {}
 for q = FIRST_QUEUE, #KEYS do
   local kind = redis.call('TYPE', KEYS[q]).ok
-  if kind ~= 'zset' then
-    if kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
-  elseif is_named then
+  if kind == 'zset' then readable[#readable + 1] = q
+  elseif kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
+end
+
+-- Divide the claim among the queues that have due jobs, each job going to the queue that is furthest behind its weight.
+-- How far everyone is stays in the record of the worker, so that claims of one job are fair too. A queue that had
+-- nothing due saves nothing up for later; one that has something is never passed over for long.
+local function shares_by_weight(queues)
+  local weight_of, passes, shares, due, position = {}, {}, {}, {}, 0
+  local saved = incarnation ~= '' and redis.call('HGET', record, 'passes') or ''
+  local number = string.gmatch(saved, '[^,]+')
+  for text in string.gmatch(weights, '[^,]+') do
+    weight_of[FIRST_QUEUE + position] = math.max(tonumber(text) or 1, 0.001)
+    passes[FIRST_QUEUE + position] = tonumber(number() or '') or 0
+    position = position + 1
+  end
+  local furthest_behind = math.huge
+  for _, q in ipairs(queues) do
+    shares[q] = 0
+    due[q] = math.min(room_of(q), redis.call('ZCOUNT', KEYS[q], '-inf', now_ms))
+    if due[q] > 0 then furthest_behind = math.min(furthest_behind, passes[q]) end
+  end
+  for q, pass in pairs(passes) do passes[q] = math.max(pass, furthest_behind) - furthest_behind end
+  for _ = 1, wanted do
+    local next_queue
+    for _, q in ipairs(queues) do
+      if due[q] > 0 and (not next_queue or passes[q] < passes[next_queue]) then next_queue = q end
+    end
+    if not next_queue then break end
+    shares[next_queue], due[next_queue] = shares[next_queue] + 1, due[next_queue] - 1
+    passes[next_queue] = passes[next_queue] + 1 / weight_of[next_queue]
+  end
+  if incarnation ~= '' and furthest_behind < math.huge then
+    local texts = {}
+    for q = FIRST_QUEUE, FIRST_QUEUE + position - 1 do texts[#texts + 1] = string.format('%.6f', passes[q]) end
+    redis.call('HSET', record, 'passes', table.concat(texts, ','))
+  end
+  return shares
+end
+
+-- For the charts: how many started in each queue, and how long they had waited.
+local function count_starts()
+  local first = 1
+  -- Jobs of one queue mostly stand together; with weights there may be two such runs.
+  while first <= #jobs do
+    local q, last, waited_ms, longest_ms = jobs[first][2], first, 0, 0
+    while jobs[last] and jobs[last][2] == q do
+      local wait_ms, boost_ms = now_ms - jobs[last][3], jobs[last][4][BOOST_FIELD]
+      -- A head start by priority makes a job look older than it is.
+      if boost_ms then wait_ms = wait_ms - (tonumber(boost_ms) or 0) end
+      waited_ms = waited_ms + wait_ms
+      if wait_ms > longest_ms then longest_ms = wait_ms end
+      last = last + 1
+    end
+    statistics().count_started(KEYS[FIRST_QUEUE + q - 1], last - first, math.max(0, waited_ms), longest_ms)
+    first = last
+  end
+end
+
+if is_named then
+  for _, q in ipairs(readable) do
     for i = FIRST_ID, #ARGV do
-      local score = redis.call('ZSCORE', KEYS[q], ARGV[i])
-      if score then claim_page({ARGV[i], score}, q) end
+      local score = room_of(q) > #jobs and redis.call('ZSCORE', KEYS[q], ARGV[i])
+      if score then claim_page({ARGV[i], score}, q, wanted) end
     end
-  else
-    local skipped = 0
-    while #jobs < wanted and skipped < LOOK_AHEAD do
-      if #missing + #unreadable >= MOST_DROPPED then
-        wanted = #jobs
-        break
+  end
+else
+  if weights ~= '' and #readable > 1 then
+    local shares = shares_by_weight(readable)
+    for _, q in ipairs(readable) do claim_due(q, shares[q]) end
+  end
+  -- In order; with weights, what the shares could not be filled with.
+  for _, q in ipairs(readable) do
+    local room = room_of(q)
+    if room > 0 then
+      if #jobs < wanted then claim_due(q, room) end
+      if #jobs >= wanted then
+        if more_due == 0
+          and #redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'LIMIT', skipped_in[q] or 0, 1) == 1 then
+          more_due = 1
+          wake(KEYS[q], 1)
+        end
+        -- By weight a claim may have ended in any queue, with so many parked that the rest was left for later.
+        if more_due == 1 or weights == '' then break end
       end
-      -- unpack and the Lua stack bear a few thousand entries; a page stays well below.
-      local size = math.min(wanted - #jobs, 500)
-      local page = redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'WITHSCORES',
-        'LIMIT', skipped, size)
-      skipped = skipped + claim_page(page, q)
-      if #page < size * 2 then break end
-    end
-    if #make_room_for > 0 then reserve_neighbours(KEYS[q], skipped) end
-    if #jobs >= wanted then
-      if #redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'LIMIT', skipped, 1) == 1 then
-        more_due = 1
-        wake(KEYS[q], 1)
-      end
-      break
     end
     local ahead = redis.call('ZRANGEBYSCORE', KEYS[q], '(' .. digits(now_ms), '+inf', 'WITHSCORES',
       'LIMIT', 0, 1)
     -- A score may be as far away as +inf, which no integer reply can carry.
-    local due_ms = math.min(tonumber(ahead[2] or '') or MAX_MS, MAX_MS)
-    if due_ms < MAX_MS and (next_due_ms < 0 or due_ms < next_due_ms) then
-      next_due_ms = math.ceil(due_ms)
-    end
+    note_next(math.min(tonumber(ahead[2] or '') or MAX_MS, MAX_MS))
   end
 end
+if #jobs > 0 then count_starts() end
+-- It may have come into a queue that had been passed by then.
+if passed_on > 0 and #jobs < wanted then more_due = 1 end
 
 -- Announcing the wait in the same step as finding too little leaves no gap for a job to slip through.
 if #jobs < wanted and wait_ms > 0 then

@@ -1,5 +1,5 @@
 -- finish_jobs: store the outcomes of a batch of attempts, each only if it still owns its job.
--- needs: context, wake, settle, give_back
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, statistics
 -- The token is compared here, not in Python: between a read and a write another worker may claim.
 -- An attempt that has ended marks its token, also against an 0.7 worker that would run on under it:
 -- the same finish, sent again after a cut reply, answers "already applied".
@@ -27,7 +27,7 @@ local holders = redis.call('MGET', unpack(locks))
 sure('ZREM', active, '')
 
 local completed_iso = iso(now_us, '+00:00')
-local counted, free_locks, ended = {}, {}, {}
+local counted, free_locks, ended, recent = {}, {}, {}, {}
 
 -- What the attempt still holds although the job is no longer its own: its lock and active entry
 -- remain when the id was enqueued again meanwhile. A newer claim by this same worker is left alone.
@@ -41,36 +41,53 @@ local function forget(n, id, job, status)
 end
 
 local outcomes = {}
+-- A batch has one less to wait for, a chain goes on; for jobs that have either. The chain comes last: its next job may
+-- have this very id, and be the new life of it.
+local function go_on(id, job, result, token)
+  batch().leave_batch(id, job, false)
+  local chain = redis.call('HGET', job, 'next')
+  if chain then
+    redis.call('HDEL', job, 'next')
+    batch().follow_up(id, chain, result, token)
+  end
+end
 
 function outcomes.done(id, job, seen, text, number)
   redis.call('HSET', job, 'status', 'COMPLETED', 'result', text, 'completion_time', completed_iso,
     'attempt_token', (seen[1] or '') .. OVER)
   set_expiry(job, number)
-  release_unique(seen[4], id)
-  tell_waiters(id, 'COMPLETED', seen[5], number)
+  -- Most jobs have neither, and need nothing else to be settled.
+  if seen[4] then settle().release_unique(seen[4], id) end
+  if seen[5] then settle().tell_waiters(id, 'COMPLETED', seen[5], number) end
+  if seen[6] then go_on(id, job, text, seen[1] or '') end
 end
 
 function outcomes.retry(id, job, seen, text, number, queue, traceback)
   local kind = redis.call('TYPE', queue).ok
   if kind ~= 'zset' and kind ~= 'none' then
-    bury(id, default_dlq, queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be '
+    settle().bury(id, default_dlq, queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be '
       .. 'tried again after: ' .. text, dlq_ttl_s, seen[4], seen[5])
     return
   end
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
-  redis.call('HDEL', job, 'worker_id', 'claimed_queue', 'claimed_score')
-  queue_retry(id, job, queue, now_ms + number, text, 'RETRYING')
+  settle().note_attempt(job, 'retry', text)
+  statistics().count_ended('retry', 1, queue)
+  redis.call('HDEL', job, 'worker_id', 'claimed_queue', 'claimed_score', 'boost_ms')
+  settle().queue_retry(id, job, queue, now_ms + number, text, 'RETRYING')
   announce(queue)
 end
 
 function outcomes.dead(id, job, seen, text, number, dlq, traceback)
-  count_attempt(job)
+  settle().count_attempt(job)
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
-  bury(id, dlq, text, number, seen[4], seen[5])
+  settle().note_attempt(job, 'dead', text)
+  local names = redis.call('HMGET', job, 'claimed_queue', 'queue_name')
+  statistics().count_ended('dead', 1, home_queue(names[1], names[2]))
+  settle().bury(id, dlq, text, number, seen[4], seen[5])
 end
 
 function outcomes.cancelled(id, _, seen, _, number)
-  mark_cancelled(id, number, seen[4], seen[5])
+  settle().mark_cancelled(id, number, seen[4], seen[5])
 end
 
 function outcomes.back(id, job, _, text, number, queue)
@@ -86,7 +103,7 @@ local function finish(n, at)
   local text, number = ARGV[at + 4], tonumber(ARGV[at + 5])
   local job = prefix .. 'job:' .. id
   local seen = redis.pcall('HMGET', job, 'attempt_token', 'status', 'cancel_requested',
-    'job_unique_key', 'waited_for')
+    'job_unique_key', 'waited_for', 'extras', 'slots')
   if seen.err then
     ended[#ended + 1] = id
     return -1
@@ -98,9 +115,7 @@ local function finish(n, at)
   elseif seen[1] ~= token then
     forget(n, id, job, seen[2])
     return 0
-  elseif seen[2] ~= 'ACTIVE'
-    and type(redis.pcall('ZSCORE', home_queue(nil, redis.call('HGET', job, 'queue_name')), id)) == 'string' then
-    -- An 0.7 producer, which knows no token, has enqueued the id again while it ran.
+  elseif seen[2] ~= 'ACTIVE' and flow().is_queued_again(id, job, home_queue(nil, redis.call('HGET', job, 'queue_name'))) then
     forget(n, id, job, seen[2])
     return 0
   end
@@ -109,11 +124,14 @@ local function finish(n, at)
   end
   if holders[n] == worker_id then free_locks[#free_locks + 1] = locks[n] end
   ended[#ended + 1] = id
+  if seen[7] then give_up_slots(id, job, seen[7]) end
   local cancelled = seen[3] and outcome ~= 'cancelled'
   if cancelled then outcome, number = 'cancelled', outcome == 'done' and number or 86400 end
   outcomes[outcome](id, job, seen, text, number, ARGV[at + 6], ARGV[at + 7])
   if outcome ~= 'done' then redis.call('HSET', job, 'attempt_token', (seen[1] or '') .. OVER) end
   counted[outcome] = (counted[outcome] or 0) + 1
+  -- Of many that went well a few are enough to look at.
+  if outcome ~= 'retry' and (outcome ~= 'done' or #recent < 10) then recent[#recent + 1] = id end
   return cancelled and 3 or 1
 end
 
@@ -121,11 +139,15 @@ local replies = {}
 for n = 1, #ids do replies[n] = finish(n, FIRST + (n - 1) * FIELDS_PER_JOB) end
 if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end
 if #free_locks > 0 then redis.call('DEL', unpack(free_locks)) end
+-- After the entries that slots stand for, so that a slot found stale is one.
+let_others_in()
 local ended_here = 0
 for outcome, number in pairs(counted) do
   count(counters, outcome, number)
+  statistics().count_ended(outcome, number)
   ended_here = ended_here + number
 end
+statistics().note_recent(recent)
 -- How fast a worker is, for whoever sizes a pool. Only where it is registered: nothing would expire the rest.
 local record = prefix .. 'workers:info:' .. worker_id
 if ended_here > 0 and redis.call('EXISTS', record) == 1 then redis.pcall('HINCRBY', record, 'ended', ended_here) end

@@ -1,9 +1,10 @@
 -- observe_queues: what operators and views need to know, in one read-only call.
--- needs: context
+-- needs: context, wake, flow
 -- KEYS     1 leases   then the queues
 -- ARGV     1 key prefix   2 most workers to list   then per queue: horizon (ms), how far ahead "soon" reaches
--- Returns  {now ms, queues, workers}
---          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1, next due ms or -1}
+-- Returns  {now ms, queues, workers, anything paused, limited or parked 0/1, what is paused}
+--          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1,
+--                  next due ms or -1, how many of those due may not start now}
 --          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
 --                   incarnation, registered at (ms) or -1, attempts ended}
 local leases, most_workers = KEYS[1], tonumber(ARGV[2])
@@ -18,6 +19,34 @@ end
 
 local function score_ms(entry) return whole(entry[2], -1) end
 
+local has_control = is_controlled()
+
+-- What a pause or a limit of the queue keeps from starting; jobs that a limit of their function keeps are parked.
+local function count_held(queue, due)
+  local name = short_name(queue)
+  if flow().is_held('queue:' .. name) then return due end
+  local limit, room = flow().limit_of('queue:' .. name), due
+  if not limit then return 0 end
+  if flow().positive(limit.concurrency) then
+    room = math.min(room, flow().positive(limit.concurrency) - (tonumber(redis.pcall('SCARD', prefix .. 'slots:q:' .. name)) or 0))
+  end
+  if flow().positive(limit.rate) then room = math.min(room, (flow().rate_room('q:' .. name, limit))) end
+  return due - math.max(0, math.min(room, due))
+end
+
+-- A head start by priority makes a job look older than it is. Those are in front, so a few say enough.
+local function oldest_due_ms(queue)
+  local first = redis.call('ZRANGE', queue, 0, 49, 'WITHSCORES')
+  local oldest_ms = MAX_MS
+  for i = 1, #first, 2 do
+    local boost_ms = redis.pcall('HGET', prefix .. 'job:' .. first[i], 'boost_ms')
+    local score = whole(first[i + 1], -1)
+    if type(boost_ms) ~= 'string' then return math.min(oldest_ms, score) end
+    oldest_ms = math.min(oldest_ms, score + whole(boost_ms, 0), now_ms)
+  end
+  return oldest_ms
+end
+
 local queues, workers = {}, {}
 local function observe_queue(queue, horizon_ms)
   local kind = redis.call('TYPE', queue).ok
@@ -26,10 +55,10 @@ local function observe_queue(queue, horizon_ms)
   local due = redis.call('ZCOUNT', queue, '-inf', now)
   local soon = redis.call('ZCOUNT', queue, '(' .. now, digits(now_ms + horizon_ms))
   local total = redis.call('ZCARD', queue)
-  local oldest_ms = due > 0 and score_ms(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')) or -1
+  local oldest_ms = due > 0 and oldest_due_ms(queue) or -1
   local next_ms = score_ms(redis.call('ZRANGEBYSCORE', queue, '(' .. now, '+inf', 'WITHSCORES',
     'LIMIT', 0, 1))
-  return {due, soon, total - due - soon, oldest_ms, next_ms}
+  return {due, soon, total - due - soon, oldest_ms, next_ms, has_control and count_held(queue, due) or 0}
 end
 
 for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q], tonumber(ARGV[q + 1])) end
@@ -49,4 +78,4 @@ for i = 1, #living, 2 do
   workers[#workers + 1] = {id, pod_uid, busy, capacity, draining, record[3] or '[]', whole(living[i + 1], 0),
     record[4] or '', whole(record[5], -1), whole(record[6], 0)}
 end
-return {now_ms, queues, workers}
+return {now_ms, queues, workers, has_control and 1 or 0, has_control and flow().paused_targets() or {}}

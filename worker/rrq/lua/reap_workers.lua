@@ -1,5 +1,5 @@
 -- reap_workers: give back the jobs of workers that are gone.
--- needs: context, wake, settle, give_back, awaited, guard
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard, statistics
 -- Called with no name it sweeps for leases that have ended. Called with a name it is a death
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
@@ -40,7 +40,7 @@ local function blame_for(was_alone)
       crashes = 1
     end
     if crashes < crash_limit then return false end
-    bury(id, dlq, 'The job ended its worker process ' .. crash_limit
+    settle().bury(id, dlq, 'The job ended its worker process ' .. crash_limit
       .. ' times while running alone; last: ' .. cause, dlq_ttl_s, fields[8], fields[10])
     buried = buried + 1
     return true
@@ -71,8 +71,15 @@ local function reap(id, reason)
 end
 
 local function answer(more, put_off_ms)
-  if returned > 0 then count(counters, 'reaped', returned) end
-  if buried > 0 then count(counters, 'dead', buried) end
+  let_others_in()
+  if returned > 0 then
+    count(counters, 'reaped', returned)
+    statistics().count_ended('reaped', returned)
+  end
+  if buried > 0 then
+    count(counters, 'dead', buried)
+    statistics().count_ended('dead', buried)
+  end
   return {returned, buried, reaped, more, put_off_ms}
 end
 

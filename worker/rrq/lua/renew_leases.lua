@@ -1,5 +1,5 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, settle, give_back, awaited, guard
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
@@ -35,7 +35,8 @@ local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or 
 local has_restarted = state.run_id and run_id ~= state.run_id
 if has_restarted or beats_have_stopped(state, lease_ms) then
   put_off_reaping(guard, state, lease_ms)
-  if has_restarted then await_owners() end
+  -- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.
+  if has_restarted or state.claim_not_before_ms > (state.last_beat_ms or now_ms) then await_owners() end
 end
 -- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
 local latest_ms = now_ms + math.max(lease_ms, 3600000)
@@ -101,12 +102,13 @@ local function beat(at)
 end
 
 -- Nothing may die any more that would shorten the list of those that did.
-drop_expired_letters(letters[1], 100)
+settle().drop_expired_letters(letters[1], 100)
 -- Queues may come and go with the tenants of an application; a day after its last worker one is forgotten.
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 
 local replies = {now_ms, -1}
 for at = FIRST, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
+let_others_in()
 local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 -- A score may be as far away as +inf, which no integer reply can carry.
 if first[2] then replies[2] = math.min(2 ^ 52, math.max(tonumber(first[2]), state.reap_not_before_ms)) end

@@ -14,14 +14,15 @@ end
 local function queue_again(id)
   local job = prefix .. 'job:' .. id
   if redis.call('TYPE', job).ok ~= 'hash' then return 0 end
-  local token, status, name = unpack(redis.call('HMGET', job, 'attempt_token', 'status', 'queue_name'))
+  local token, status, name, scope = unpack(redis.call('HMGET', job, 'attempt_token', 'status', 'queue_name', 'parked_in'))
   -- The id was enqueued again after it was dead-lettered; that life is none of ours.
   if status == 'ACTIVE' or status == 'COMPLETED' or status == 'CANCELLED' then return 0 end
   if type(redis.pcall('ZSCORE', home_queue(nil, name), id)) == 'string' then return 0 end
+  if scope and type(redis.pcall('ZSCORE', prefix .. 'parked:' .. scope, id)) == 'string' then return 0 end
   redis.call('HSET', job, 'status', 'PENDING', 'current_retries', '0', 'queue_name', ARGV[2],
     'attempt_token', (token or '') .. '.requeued', 'next_scheduled_run_time', iso(now_us))
   redis.call('HDEL', job, 'completion_time', 'worker_id', 'start_time', 'claimed_queue',
-    'claimed_score', 'cancel_requested', 'suspect', 'reserved_by', 'crashes')
+    'claimed_score', 'cancel_requested', 'suspect', 'reserved_by', 'crashes', 'slots', 'parked_in', 'boost_ms')
   redis.call('PERSIST', job)
   redis.call('DEL', prefix .. 'events:job:' .. id)
   redis.call('ZADD', queue, now_ms, id)

@@ -124,7 +124,9 @@ class Link:
     async def run(self) -> None:
         """Run the worker to its end, listening to the supervisor meanwhile."""
         self._end.listen(self._on_order, self._on_supervisor_gone)
-        OrphanWatch(self._end, self._lease.renew_alone, self._worker.settings).start()
+        OrphanWatch(
+            self._end, self._lease.renew_alone, lambda: self._worker.worker_id, self._worker.settings
+        ).start()
         try:
             await self._worker.run()
         except BurstFailed as error:
@@ -190,6 +192,8 @@ def build_worker(plan: ChildPlan) -> RRQWorker:
     registry = require_registry(settings)
     if plan.burst_linger_seconds is not None:
         settings.worker_burst_linger_seconds = plan.burst_linger_seconds
+    if plan.weights is not None:
+        settings.worker_queue_weights = plan.weights
     return RRQWorker(settings, registry, list(plan.queues) or None, burst=plan.burst)
 
 

@@ -109,7 +109,8 @@ class PodHeartbeat:
                     await self.run_once(self._store)
                 # Without it every child loses its lease; nothing that Redis may hold must end it.
                 except Exception:
-                    logger.exception("heartbeat failed, trying again")
+                    logger.exception("heartbeat failed, trying again on another connection")
+                    await self._store.wire.aclose()
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
             for store in (*self._left, self._store):
@@ -164,6 +165,7 @@ class PodHeartbeat:
 
     def _note(self, certificate: DeathCertificate, report: ReapReport) -> None:
         self._meter.count("rrq_reaped_jobs_total", "death", by=report.returned)
+        self._meter.count("rrq_buried_jobs_total", by=report.buried)
         if report.returned or report.buried:
             logger.warning(
                 "jobs of a dead worker process are due again",

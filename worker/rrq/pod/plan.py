@@ -22,6 +22,8 @@ class ChildPlan:
     channel: int
     settings_path: str | None
     queues: tuple[str, ...] = ()
+    weights: dict[str, float] | None = None
+    """Shares of the queues; None for what the settings say."""
     burst: bool = False
     burst_linger_seconds: float | None = None
     log_format: LogFormat = "auto"

@@ -1,6 +1,16 @@
 -- context: what every script starts from: the key prefix and one reading of Redis's own clock.
 -- Client clocks differ from each other and jump; no decision about due times or leases uses them.
 local prefix = ARGV[1]
+
+-- What most calls do without is made when it is first asked for.
+local function once(make)
+  local made
+  return function()
+    made = made or make()
+    return made
+  end
+end
+
 local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local now_ms = math.floor(now_us / 1000)
@@ -73,6 +83,14 @@ local function lock_ttl_ms_of(timeout_field, default_timeout_s, extension_s)
   return math.max(1, math.min(315360000000, math.floor((timeout_s + extension_s) * 1000)))
 end
 
+-- ttl_seconds: above 0 expire, 0 keep for ever, below 0 leave the expiry as it is.
+local function set_expiry(key, ttl_seconds)
+  -- Whole seconds, and ten years at most: Redis refuses anything else, and with it the batch.
+  if ttl_seconds > 0 then
+    redis.call('EXPIRE', key, digits(math.max(1, math.min(315360000, math.floor(ttl_seconds)))))
+  elseif ttl_seconds == 0 then redis.call('PERSIST', key) end
+end
+
 -- Refused before anything is written, so that a batch is stored whole or not at all.
 local function wrong_queue(queues)
   for _, queue in ipairs(queues) do
@@ -93,4 +111,12 @@ local function home_queue(claimed_queue, queue_name)
   if prefix ~= 'rrq:' and string.sub(name, 1, 10) == 'rrq:queue:' then name = string.sub(name, 11) end
   if string.sub(name, 1, #base) == base then return name end
   return base .. name
+end
+
+-- The name of a queue without what all their keys begin with.
+local function short_name(queue) return string.sub(queue, #prefix + 7) end
+
+-- Whether anything is paused, limited or parked. Mostly nothing is, and then this is all that flow control costs.
+local function is_controlled()
+  return redis.call('EXISTS', prefix .. 'pauses', prefix .. 'limits', prefix .. 'limits:override', prefix .. 'parked') > 0
 end

@@ -1,5 +1,16 @@
 -- give_back: return the jobs of a worker to where they came from.
--- needs: context, wake, settle
+-- needs: context, wake, flow, enqueue, batch, settle
+
+-- Slots that became free in this call; whoever calls lets others in when all that end have done so.
+local has_freed = false
+local function give_up_slots(id, job, slots)
+  flow().free_up(id, job, slots)
+  has_freed = true
+end
+
+local function let_others_in()
+  if has_freed then flow().let_others_in() end
+end
 
 -- Drop the lock if this worker holds it. Returns false when somebody else does.
 local function unlock(id, worker_id)
@@ -14,33 +25,36 @@ end
 -- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
 -- it. `letters` is the dead letter list and its TTL in seconds, for a job whose queue key holds something
 -- else. `blame` is nil, or a function (job key, id) that may bury the job instead and then returns
--- true. Returns 1 when the job is due again, 0 when it was not this worker's any more.
+-- true. Returns 1 when the job is due again, 0 when it was not this worker's any more. Whoever calls lets others in
+-- when all are given back.
 local function give_back(id, worker_id, reason, letters, blame)
   local job = prefix .. 'job:' .. id
   sure('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
   local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
     'claimed_score', 'queue_name', 'cancel_requested', 'job_unique_key', 'result_ttl_seconds',
-    'waited_for')
+    'waited_for', 'slots')
   if seen.err then return 0 end
   local status, owner = seen[1], seen[2]
   if not unlock(id, worker_id) or owner ~= worker_id then return 0 end
   if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return 0 end
   local queue = home_queue(seen[4], seen[6])
+  settle().note_attempt(job, 'back', reason)
+  if seen[11] then give_up_slots(id, job, seen[11]) end
   -- Seen before the job is touched: adding to it would stop the script half-way, with the job in no queue
   -- and in no active set.
   local kind = redis.call('TYPE', queue).ok
   if kind ~= 'zset' and kind ~= 'none' then
-    bury(id, letters[1], queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be given back: '
+    settle().bury(id, letters[1], queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be given back: '
       .. reason, letters[2], seen[8], seen[10])
     redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')
     return 0
   end
-  -- Not ACTIVE and queued: somebody enqueued the same id again while it ran. That entry stands.
-  if status ~= 'ACTIVE' and redis.call('ZSCORE', queue, id) then return 0 end
+  -- That entry stands.
+  if status ~= 'ACTIVE' and flow().is_queued_again(id, job, queue) then return 0 end
   redis.call('HSET', job, 'attempt_token', (seen[3] or '') .. '.back')
   redis.call('HDEL', job, 'worker_id', 'start_time', 'claimed_score')
   if seen[7] then
-    mark_cancelled(id, tonumber(seen[9]) or 86400, seen[8], seen[10])
+    settle().mark_cancelled(id, tonumber(seen[9]) or 86400, seen[8], seen[10])
     return 0
   end
   if blame and blame(job, id, seen) then return 0 end

@@ -1,4 +1,5 @@
 -- guard: tell a dead worker from a dead Redis.
+-- needs: context
 -- After an outage all leases have run out at once, and a reap that already sat in the socket runs
 -- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
@@ -26,12 +27,15 @@ local function beats_have_stopped(state, lease_ms)
 end
 
 -- The clock of Redis was set back. What ends by the old time moves back with it; or a dead worker would keep its
--- jobs, and a fleet that waits after a restart would go on waiting, until the clock has caught up.
+-- jobs, a fleet that waits after a restart would go on waiting, and parked jobs would not be looked at, until the
+-- clock has caught up.
 local function follow_clock(guard, state, leases)
   local set_back_ms = (state.last_beat_ms or now_ms) - now_ms
   if set_back_ms <= 0 then return end
   local ends = redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES')
   for i = 1, #ends, 2 do redis.call('ZADD', leases, digits(tonumber(ends[i + 1]) - set_back_ms), ends[i]) end
+  local looks = sure('ZRANGE', prefix .. 'parked', 0, -1, 'WITHSCORES')
+  for i = 1, #looks, 2 do redis.call('ZADD', prefix .. 'parked', digits(tonumber(looks[i + 1]) - set_back_ms), looks[i]) end
   if state.claim_not_before_ms > now_ms then
     state.claim_not_before_ms = state.claim_not_before_ms - set_back_ms
     redis.call('HSET', guard, 'claim_not_before_ms', digits(state.claim_not_before_ms))

@@ -1,5 +1,5 @@
 -- settle: write the outcome of an attempt, in one way, whoever reports it.
--- needs: context, wake
+-- needs: context, wake, flow, enqueue, batch
 
 -- A count that is no number, which only a foreign hand can have written, starts anew.
 local function count_attempt(job)
@@ -20,19 +20,32 @@ local function queue_retry(id, job, queue, due_ms, reason, status)
   return retries
 end
 
+-- The beginning of a text. RRQ 0.7 reads every field of a job as UTF-8: no letter may be cut in two.
+local function beginning(text, most)
+  local cut = string.sub(text, 1, most)
+  return string.find(text, '^[\128-\191]', most + 1) and (string.gsub(cut, '[\192-\255][\128-\191]*$', '')) or cut
+end
+
+-- The story of a job that did not end well at once: its last attempts, for people. The one that ends well is told by
+-- the other fields of the hash.
+local function note_attempt(job, outcome, reason)
+  local seen = redis.call('HMGET', job, 'attempts', 'start_time', 'worker_id')
+  local is_json, story = pcall(cjson.decode, seen[1] and #seen[1] < 65536 and seen[1] or '[]')
+  if not is_json or type(story) ~= 'table' then story = {} end
+  story[#story + 1] = {
+    start = seen[2] or '', ['end'] = iso(now_us), worker = seen[3] or '', outcome = outcome,
+    error = beginning(reason or '', 500),
+  }
+  while #story > 20 do table.remove(story, 1) end
+  local is_writable, text = pcall(cjson.encode, story)
+  if is_writable then redis.call('HSET', job, 'attempts', text) end
+end
+
 -- A deferred duplicate carries the unique key without owning the lock; only the owner frees it.
 local function release_unique(unique_key, id)
   if not unique_key or unique_key == '' then return end
   local lock = prefix .. 'lock:unique:' .. unique_key
   if redis.pcall('GET', lock) == id then redis.call('DEL', lock) end
-end
-
--- ttl_seconds: above 0 expire, 0 keep for ever, below 0 leave the expiry as it is.
-local function set_expiry(key, ttl_seconds)
-  -- Whole seconds, and ten years at most: Redis refuses anything else, and with it the batch.
-  if ttl_seconds > 0 then
-    redis.call('EXPIRE', key, digits(math.max(1, math.min(315360000, math.floor(ttl_seconds)))))
-  elseif ttl_seconds == 0 then redis.call('PERSIST', key) end
 end
 
 -- The hash is the truth; the stream only wakes a client that said it waits. Without the question
@@ -66,6 +79,7 @@ local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
   drop_expired_letters(dlq, 2)
   set_expiry(job, ttl_seconds)
   release_unique(unique_key, id)
+  batch().leave_batch(id, job, true)
   tell_waiters(id, 'FAILED', waited_for, ttl_seconds)
 end
 
@@ -74,5 +88,8 @@ local function mark_cancelled(id, ttl_seconds, unique_key, waited_for)
   redis.call('HSET', job, 'status', 'CANCELLED', 'completion_time', iso(now_us, '+00:00'))
   set_expiry(job, ttl_seconds)
   release_unique(unique_key, id)
+  batch().leave_batch(id, job, true)
   tell_waiters(id, 'CANCELLED', waited_for, ttl_seconds)
 end
+
+return {count_attempt = count_attempt, queue_retry = queue_retry, note_attempt = note_attempt, release_unique = release_unique, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}

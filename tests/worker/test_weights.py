@@ -1,0 +1,100 @@
+"""Weights: while several queues have work, each gets its share, whatever the size of a claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queue_steps import done, enqueue, ids, start_worker
+from rrq.flow import Limit
+from rrq.settings import RRQSettings
+
+if TYPE_CHECKING:
+    from rrq.store import JobStore
+
+QUEUES = ("high", "default", "low")
+
+
+async def fill(store: JobStore, count: int, *queues: str) -> None:
+    for queue in queues or QUEUES:
+        for start in range(0, count, 500):
+            names = (f"{queue}-{number}" for number in range(start, min(count, start + 500)))
+            await enqueue(store, *names, queue_name=queue)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 50])
+async def test_shares_are_those_of_the_weights(store: JobStore, batch: int) -> None:
+    worker = await start_worker(store, queues=QUEUES, weights=(6, 3, 1))
+    await fill(store, 700)
+    taken: Counter[str] = Counter()
+    while taken.total() < 1000:
+        jobs = await worker.take(min(batch, 1000 - taken.total()))
+        taken.update(job.queue_name for job in jobs)
+        await worker.finish(*map(done, jobs))
+    for queue, share in zip(QUEUES, (600, 300, 100), strict=True):
+        assert abs(taken[queue] - share) <= 10, taken
+
+
+@pytest.mark.slow
+async def test_ten_thousand_jobs_of_four_workers_are_shared_within_five_percent(store: JobStore) -> None:
+    workers = [
+        await start_worker(store, f"worker-{number}", queues=QUEUES, weights=(6, 3, 1)) for number in range(4)
+    ]
+    await fill(store, 7_000)
+    taken: Counter[str] = Counter()
+    while taken.total() < 10_000:
+        for number, worker in enumerate(workers):
+            jobs = await worker.take(3 + 7 * number)
+            taken.update(job.queue_name for job in jobs)
+            await worker.finish(*map(done, jobs))
+    for queue, share in zip(QUEUES, (0.6, 0.3, 0.1), strict=True):
+        assert abs(taken[queue] / taken.total() - share) <= 0.05 * share, taken
+
+
+async def test_without_weights_queues_are_served_in_order(store: JobStore) -> None:
+    worker = await start_worker(store, queues=QUEUES)
+    await fill(store, 3)
+    assert ids(await worker.take(5)) == ["high-0", "high-1", "high-2", "default-0", "default-1"]
+
+
+async def test_what_one_queue_leaves_the_others_take(store: JobStore) -> None:
+    worker = await start_worker(store, queues=QUEUES, weights=(6, 3, 1))
+    await fill(store, 10, "low")
+    await fill(store, 1, "high")
+    assert len(await worker.take(11)) == 11
+
+
+async def test_a_queue_that_was_empty_saves_nothing_up(store: JobStore) -> None:
+    worker = await start_worker(store, queues=("a", "b"), weights=(1, 1))
+    await fill(store, 500, "a")
+    for _ in range(40):
+        await worker.take(10)
+    await fill(store, 500, "b")
+    taken = Counter(job.queue_name for job in await worker.take(20))
+    assert taken == {"a": 10, "b": 10}
+
+
+async def test_no_queue_is_passed_over_for_good_by_claims_of_one(store: JobStore) -> None:
+    worker = await start_worker(store, queues=("heavy", "light"), weights=(1000, 1))
+    await fill(store, 2, "light")
+    await fill(store, 1500, "heavy")
+    seen = []
+    for _ in range(1100):
+        (job,) = await worker.take(1)
+        seen.append(job.queue_name)
+        await worker.finish(done(job))
+    assert "light" in seen
+
+
+async def test_weights_and_limits_go_together(store: JobStore) -> None:
+    worker = await start_worker(store, queues=("a", "b"), weights=(9, 1))
+    await store.set_limit("queue:a", Limit(concurrency=2))
+    await fill(store, 20, "a", "b")
+    assert Counter(job.queue_name for job in await worker.take(10)) == {"a": 2, "b": 8}
+
+
+def test_a_weight_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="the weight of queue 'low' must be"):
+        RRQSettings(worker_queue_weights={"low": 0})

@@ -1,0 +1,9 @@
+-- close_batch: all jobs of a batch are queued; from now on its end is the end of the last of them.
+-- needs: context, wake, flow, enqueue, batch
+-- KEYS     1 batch   2 ids of its jobs that have not ended
+-- ARGV     1 key prefix
+-- Returns  how many jobs have not ended; 0 when the callback has been queued by this call
+-- The first write is one that Redis allows when it is out of memory. By then all jobs are queued.
+redis.call('HDEL', KEYS[1], 'open')
+batch().end_batch(KEYS[1])
+return redis.call('SCARD', KEYS[2])
