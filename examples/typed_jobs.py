@@ -1,0 +1,62 @@
+"""An application whose jobs mypy can check: two functions, one layer of middleware, a producer.
+
+`rrq worker run --settings examples.typed_jobs.settings` runs its jobs, `python -m examples.typed_jobs` enqueues some;
+Redis is where RRQ_REDIS_DSN says. How such jobs are tested is in test_typed_jobs.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rrq import App
+from rrq.exc import RetryJob
+
+if TYPE_CHECKING:
+    from rrq.context import JobContext
+    from rrq.middleware import CallNext
+
+logger = logging.getLogger(__name__)
+
+app = App()
+settings = app.settings
+
+
+@app.middleware
+async def timing(ctx: JobContext, call_next: CallNext) -> Any:
+    started_at = monotonic()
+    try:
+        return await call_next()
+    finally:
+        seconds = monotonic() - started_at
+        logger.info("attempt over", extra={"function": ctx.job.function_name, "seconds": seconds})
+
+
+@app.job(queue="mail", result_ttl_seconds=3600)
+def render_receipt(ctx: dict[str, Any], order: int, *, cents: int) -> str:
+    """A plain function: a worker runs it in a thread."""
+    return f"order {order}: {cents / 100:.2f} EUR"
+
+
+@app.job(max_retries=5, timeout_seconds=30, unique_key=lambda order, **_: f"charge:{order}")
+async def charge_card(ctx: dict[str, Any], order: int, *, cents: int) -> str:
+    """The bank is busy at the first attempt of every tenth order: the job asks to be run again."""
+    if order % 10 == 0 and ctx["job_try"] == 1:
+        raise RetryJob("the bank is busy", defer_seconds=60)
+    receipt = await render_receipt.enqueue(order, cents=cents)
+    return receipt.id
+
+
+async def main() -> None:
+    async with app:
+        charged = await charge_card.enqueue(7, cents=1250)
+        receipt = render_receipt.handle(await charged.result(timeout_seconds=20))
+        print(await receipt.result(timeout_seconds=20))
+        later = charge_card.with_options(defer_by=1.5, max_retries=1)
+        await app.client.enqueue_many([later.request(order, cents=990) for order in (8, 9)])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,357 @@
+"""The typed API at run time: registering, enqueueing, options, results. What mypy sees is in test_app_types.py."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rrq import App
+from rrq.exc import JobCancelled, JobFailed, JobNotFound, JobUnfinished, RetryJob
+from rrq.job import JobStatus
+from rrq.job_function import AsyncJobFunction, PlainJobFunction
+from rrq.job_options import NO_OPTIONS, JobOptions
+from rrq.messages import CancelCode
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from running import run_burst
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from rrq.client import RRQClient
+    from rrq.store import JobStore
+
+
+@pytest.fixture
+async def app(settings: RRQSettings) -> AsyncIterator[App]:
+    async with App(settings) as app:
+        yield app
+
+
+async def run_due(app: App, **options: Any) -> None:
+    await run_burst(app.settings, app.registry, **options)
+
+
+# Registering
+
+
+async def test_a_decorated_function_can_still_be_called(app: App) -> None:
+    @app.job()
+    async def double(ctx: dict[str, Any], number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    @app.job()
+    def half(ctx: dict[str, Any], number: float) -> float:
+        return number / 2
+
+    assert await double({}, 4) == 8
+    assert half({}, number=3.0) == 1.5
+    assert isinstance(double, AsyncJobFunction)
+    assert isinstance(half, PlainJobFunction)
+    assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+    assert repr(double) == "<job function 'double'>"
+
+
+def test_the_registry_holds_the_bare_function_under_its_name_or_the_one_given(settings: RRQSettings) -> None:
+    app = App(settings)
+
+    async def send(ctx: dict[str, Any]) -> None: ...
+
+    app.job()(send)
+    app.job("mail.send")(send)
+
+    assert app.registry is settings.job_registry
+    assert app.registry.get_registered_functions() == ["send", "mail.send"]
+    assert app.registry.get_handler("send") is send
+
+
+def test_an_application_without_settings_or_registry_gets_both() -> None:
+    bare = App()
+    assert bare.settings.job_registry is bare.registry
+    settings = RRQSettings()
+    assert App(settings).registry is settings.job_registry
+    assert isinstance(settings.job_registry, JobRegistry)
+
+
+def test_a_name_that_is_taken_is_refused(settings: RRQSettings) -> None:
+    app = App(settings)
+    app.registry.register("send", print)
+
+    with pytest.raises(ValueError, match="'send' is already registered"):
+
+        @app.job()
+        def send(ctx: dict[str, Any]) -> None: ...
+
+
+def test_a_decorator_without_its_parentheses_is_explained(settings: RRQSettings) -> None:
+    def send(ctx: dict[str, Any]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Write @app.job\(\) with its parentheses"):
+        App(settings).job(send)  # type: ignore[arg-type]  # what mypy refuses is explained to others
+
+
+def test_what_has_no_name_of_its_own_needs_one(settings: RRQSettings) -> None:
+    class Nameless:
+        def __call__(self, ctx: dict[str, Any]) -> None: ...
+
+    app = App(settings)
+    with pytest.raises(ValueError, match="has no name of its own"):
+        app.job()(Nameless())
+    assert app.job("named")(Nameless()).name == "named"
+
+
+# Enqueueing
+
+
+async def test_a_job_runs_with_the_arguments_it_was_enqueued_with(app: App) -> None:
+    @app.job()
+    async def add(ctx: dict[str, Any], left: int, right: int = 1, *, times: int = 1) -> int:
+        return (left + right) * times
+
+    @app.job()
+    def shout(ctx: dict[str, Any], text: str) -> str:
+        return text.upper()
+
+    added = await add.enqueue(2, right=3, times=10)
+    shouted = await shout.enqueue("hello")
+    await run_due(app)
+
+    assert await added.result() == 50
+    assert await shouted.result() == "HELLO"
+    assert await added.status() is JobStatus.COMPLETED
+
+
+async def test_a_keyword_may_be_called_like_an_option_of_the_client(app: App) -> None:
+    @app.job()
+    async def echo(ctx: dict[str, Any], *, _queue_name: str, self: str) -> list[str]:
+        return [_queue_name, self]
+
+    handle = await echo.enqueue(_queue_name="a", self="b")
+    await run_due(app)
+
+    assert await handle.result() == ["a", "b"]
+
+
+async def test_options_of_the_decorator_reach_the_job(app: App, store: JobStore) -> None:
+    @app.job(
+        "mail.send",
+        queue="mail",
+        max_retries=7,
+        timeout_seconds=11,
+        result_ttl_seconds=13,
+        unique_key=lambda to, **_: f"mail:{to}",
+    )
+    async def send(ctx: dict[str, Any], to: str, *, urgent: bool = False) -> None: ...
+
+    handle = await send.enqueue("eve", urgent=True)
+
+    job = await store.get_job_definition(handle.id)
+    assert job is not None
+    assert (job.function_name, job.queue_name, job.max_retries) == ("mail.send", "mail", 7)
+    assert (job.job_timeout_seconds, job.result_ttl_seconds) == (11, 13)
+    assert job.job_unique_key == "mail:eve"
+    assert await store.get_unique_lock_holder("mail:eve") == handle.id
+
+
+async def test_options_of_a_call_win_field_by_field_and_change_nothing_else(
+    app: App, store: JobStore
+) -> None:
+    @app.job(queue="mail", max_retries=7, unique_key="all")
+    async def send(ctx: dict[str, Any], to: str) -> None: ...
+
+    soon = send.with_options(queue="urgent", job_id="one", unique_key=None)
+    later = soon.with_options(job_id="two", defer_by=timedelta(hours=1))
+
+    assert (await soon.enqueue("eve")).id == "one"
+    assert (await later.enqueue("adam")).id == "two"
+    one, two = await store.get_job_definition("one"), await store.get_job_definition("two")
+    assert one is not None
+    assert two is not None
+    assert (one.queue_name, one.max_retries, one.job_unique_key) == ("urgent", 7, None)
+    assert (two.queue_name, two.max_retries) == ("urgent", 7)
+    assert two.next_scheduled_run_time is not None
+    assert timedelta(minutes=59) < two.next_scheduled_run_time - two.enqueue_time < timedelta(minutes=61)
+    plain = send.request("eve")
+    assert (plain.queue_name, plain.job_id, plain.unique_key) == ("mail", None, "all")
+
+
+def test_of_two_ways_to_say_when_the_later_one_counts(settings: RRQSettings) -> None:
+    @App(settings).job()
+    def send(ctx: dict[str, Any]) -> None: ...
+
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    by_then = send.with_options(defer_by=5).with_options(defer_until=moment).request()
+    in_five = send.with_options(defer_until=moment).with_options(defer_by=5).request()
+
+    assert (by_then.defer_by, by_then.defer_until) == (None, moment)
+    assert (in_five.defer_by, in_five.defer_until) == (5, None)
+
+
+def test_an_option_that_nobody_asked_for_costs_a_job_nothing(settings: RRQSettings) -> None:
+    @App(settings).job()
+    def send(ctx: dict[str, Any]) -> None: ...
+
+    assert send.request().options is NO_OPTIONS
+
+
+def test_options_of_the_engine_are_passed_on_and_keys_are_made_from_the_arguments(
+    settings: RRQSettings,
+) -> None:
+    def key(to: str, **_: Any) -> str:
+        return f"to {to}"
+
+    @App(settings).job(priority=3, limit_key=key, idempotency_key=key, idempotency_seconds=60)
+    def send(ctx: dict[str, Any], to: str, *, copies: int = 1) -> None: ...
+
+    once = send.request("eve", copies=2).options
+    debounced = send.with_options(
+        idempotency_key=None,
+        idempotency_seconds=None,
+        debounce_key=key,
+        debounce_max_seconds=30,
+        replace_if_pending=True,
+    )
+
+    assert once == JobOptions(
+        priority=3, limit_key="to eve", idempotency_key="to eve", idempotency_seconds=60
+    )
+    assert debounced.request("eve").options == JobOptions(
+        priority=3, limit_key="to eve", debounce_key="to eve", debounce_max_seconds=30, replaces_pending=True
+    )
+
+
+async def test_a_second_call_with_the_same_idempotency_key_has_the_handle_of_the_first(app: App) -> None:
+    @app.job(idempotency_key=lambda order: f"charge {order}")
+    async def charge(ctx: dict[str, Any], order: int) -> int:
+        return order
+
+    first, again, other = await charge.enqueue(1), await charge.enqueue(1), await charge.enqueue(2)
+    await run_due(app)
+
+    assert first.id == again.id != other.id
+    assert (await again.result(), await other.result()) == (1, 2)
+
+
+async def test_a_follow_up_runs_after_the_job_it_was_chained_to(app: App) -> None:
+    order: list[str] = []
+
+    @app.job()
+    async def step(ctx: dict[str, Any], name: str) -> None:
+        order.append(name)
+
+    await step.with_options(then=[step.request("second"), step.request("third")]).enqueue("first")
+    await run_due(app)
+
+    assert order == ["first", "second", "third"]
+
+
+async def test_requests_of_different_functions_travel_in_one_batch(app: App) -> None:
+    @app.job()
+    async def double(ctx: dict[str, Any], number: int) -> int:
+        return 2 * number
+
+    @app.job(queue="texts")
+    async def shout(ctx: dict[str, Any], text: str) -> str:
+        return text.upper()
+
+    jobs = await app.client.enqueue_many([double.request(4), shout.request("hey"), double.request(number=5)])
+    await run_due(app, queues=[app.settings.default_queue_name, "texts"])
+
+    assert await double.handle(jobs[0].id).result() == 8
+    assert await shout.handle(jobs[1].id).result() == "HEY"
+    assert await double.handle(jobs[2].id).result() == 10
+
+
+# Results
+
+
+async def test_a_result_is_waited_for_over_retries(app: App) -> None:
+    @app.job()
+    async def stubborn(ctx: dict[str, Any]) -> int:
+        if ctx["job_try"] < 3:
+            raise RetryJob(defer_seconds=0)
+        return int(ctx["job_try"])
+
+    handle = await stubborn.enqueue()
+    waiting = asyncio.create_task(handle.result())
+    await run_due(app)
+
+    assert await waiting == 3
+
+
+async def test_a_failed_job_raises_its_error_where_the_result_is_wanted(app: App) -> None:
+    @app.job(max_retries=1)
+    async def broken(ctx: dict[str, Any]) -> int:
+        raise ValueError("no such customer")
+
+    handle = await broken.enqueue()
+    await run_due(app)
+
+    with pytest.raises(JobFailed, match="no such customer") as failure:
+        await handle.result()
+    assert (failure.value.job_id, failure.value.reason) == (handle.id, "no such customer")
+
+
+async def test_a_cancelled_job_has_no_result(app: App) -> None:
+    @app.job()
+    async def never(ctx: dict[str, Any]) -> int:
+        return 1
+
+    handle = await never.enqueue()
+    assert await handle.cancel() is CancelCode.CANCELLED
+
+    with pytest.raises(JobCancelled, match=handle.id):
+        await handle.result()
+
+
+async def test_a_job_that_nobody_runs_is_told_from_one_that_does_not_exist(app: App) -> None:
+    @app.job()
+    async def waits(ctx: dict[str, Any]) -> int:
+        return 1
+
+    handle = await waits.enqueue()
+    with pytest.raises(JobUnfinished, match=r"has not ended within 0\.05 s, it is PENDING"):
+        await handle.result(timeout_seconds=0.05)
+    with pytest.raises(JobNotFound, match="There is no job nowhere"):
+        await waits.handle("nowhere").result(timeout_seconds=0.05)
+    assert await waits.handle("nowhere").status() is None
+
+
+# The client
+
+
+async def test_an_application_that_was_closed_opens_a_new_client_when_it_is_used_again(
+    settings: RRQSettings,
+) -> None:
+    app = App(settings)
+
+    @app.job()
+    async def send(ctx: dict[str, Any]) -> None: ...
+
+    async with app:
+        first = app.client
+        await send.enqueue()
+    await send.enqueue()
+    assert app.client is not first
+    await app.aclose()
+    await app.aclose()
+
+
+async def test_a_bound_client_is_used_for_the_length_of_the_block_and_left_open(
+    settings: RRQSettings, client: RRQClient
+) -> None:
+    app = App(RRQSettings(redis_dsn="redis://127.0.0.1:1/0"))
+
+    @app.job()
+    async def send(ctx: dict[str, Any]) -> None: ...
+
+    with app.bind(client):
+        handle = await send.enqueue()
+        assert app.client is client
+    await app.aclose()
+    assert app.client is not client
+    assert await client.get_job_status(handle.id) is not None

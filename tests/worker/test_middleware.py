@@ -1,0 +1,339 @@
+"""Middleware around handlers, in a real worker: what it sees, what it may change, and what it cannot escape."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from fleet import running_worker
+from rrq import App
+from rrq.exc import JobFailed, RetryJob
+from rrq.job import JobStatus
+from rrq.settings import RRQSettings
+from running import run_burst
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from rrq.context import JobContext
+    from rrq.middleware import CallNext
+
+
+@pytest.fixture
+async def app(settings: RRQSettings) -> AsyncIterator[App]:
+    async with App(settings) as app:
+        yield app
+
+
+async def run_due(app: App) -> None:
+    await run_burst(app.settings, app.registry)
+
+
+async def test_layers_run_around_the_handler_the_first_one_outermost(app: App) -> None:
+    steps: list[str] = []
+
+    @app.middleware
+    async def outer(ctx: JobContext, call_next: CallNext) -> Any:
+        steps.append("outer in")
+        result = await call_next()
+        steps.append(f"outer out with {result}")
+        return result + 1
+
+    @app.middleware
+    async def inner(ctx: JobContext, call_next: CallNext) -> Any:
+        steps.append("inner in")
+        result = await call_next()
+        steps.append(f"inner out with {result}")
+        return result * 10
+
+    @app.job()
+    async def work(ctx: dict[str, Any], number: int) -> int:
+        steps.append("handler")
+        return number
+
+    handle = await work.enqueue(4)
+    await run_due(app)
+
+    assert steps == ["outer in", "inner in", "handler", "inner out with 4", "outer out with 40"]
+    assert await handle.result() == 41
+
+
+async def test_a_layer_sees_the_job_and_shares_its_context_with_the_handler(app: App) -> None:
+    seen: list[Any] = []
+
+    @app.middleware
+    async def open_session(ctx: JobContext, call_next: CallNext) -> Any:
+        seen.append(
+            (ctx.job.function_name, ctx.job.job_args, ctx.job.job_kwargs, ctx["job_id"] == ctx.job.id)
+        )
+        ctx["session"] = "of this job"
+        return await call_next()
+
+    @app.job("books.add")
+    async def add(ctx: dict[str, Any], title: str, *, copies: int) -> Any:
+        return sorted(ctx), ctx["session"]
+
+    handle = await add.enqueue("Emma", copies=2)
+    await run_due(app)
+
+    assert seen == [("books.add", ["Emma"], {"copies": 2}, True)]
+    keys, session = await handle.result()
+    # The keys of RRQ 0.7 and what the layer put in: the job itself is none of them.
+    assert keys == [
+        "enqueue_time", "job_id", "job_try", "queue_name", "rrq_client", "session", "settings", "worker_id",
+    ]  # fmt: skip
+    assert session == "of this job"
+
+
+async def test_an_exception_passes_through_the_layers_and_one_of_them_may_swallow_it(app: App) -> None:
+    seen: list[str] = []
+
+    @app.middleware
+    async def forgive(ctx: JobContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        except LookupError:
+            return "forgiven"
+
+    @app.middleware
+    async def watch(ctx: JobContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        except Exception as error:
+            seen.append(repr(error))
+            raise
+
+    @app.job(max_retries=1)
+    async def fail(ctx: dict[str, Any], message: str) -> str:
+        raise {"lookup": LookupError, "value": ValueError}[message](message)
+
+    forgiven, failed = await fail.enqueue("lookup"), await fail.enqueue("value")
+    await run_due(app)
+
+    assert sorted(seen) == ["LookupError('lookup')", "ValueError('value')"]
+    assert await forgiven.result() == "forgiven"
+    with pytest.raises(JobFailed, match="value"):
+        await failed.result()
+
+
+async def test_a_layer_may_have_the_job_tried_again_without_its_handler_being_called(app: App) -> None:
+    calls: list[int] = []
+
+    @app.middleware
+    async def closed_at_first(ctx: JobContext, call_next: CallNext) -> Any:
+        if ctx["job_try"] == 1:
+            raise RetryJob("closed", defer_seconds=0)
+        return await call_next()
+
+    @app.job()
+    async def work(ctx: dict[str, Any]) -> int:
+        calls.append(ctx["job_try"])
+        return int(ctx["job_try"])
+
+    handle = await work.enqueue()
+    await run_due(app)
+
+    assert await handle.result() == 2
+    assert calls == [2]
+
+
+async def test_a_layer_may_call_the_rest_again(app: App) -> None:
+    calls: list[str] = []
+
+    @app.middleware
+    async def twice(ctx: JobContext, call_next: CallNext) -> Any:
+        with contextlib.suppress(ConnectionError):
+            return await call_next()
+        return await call_next()
+
+    @app.job(max_retries=1)
+    def work(ctx: dict[str, Any]) -> str:
+        calls.append("call")
+        if len(calls) == 1:
+            raise ConnectionError
+        return "second time"
+
+    handle = await work.enqueue()
+    await run_due(app)
+
+    assert await handle.result() == "second time"
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_the_timeout_of_a_job_covers_its_middleware(app: App, kind: str) -> None:
+    cut: list[bool] = []
+
+    @app.middleware
+    async def dawdle(ctx: JobContext, call_next: CallNext) -> Any:
+        result = await call_next()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cut.append(True)
+            raise
+        return result
+
+    async def work(ctx: dict[str, Any]) -> None: ...
+    def plain(ctx: dict[str, Any]) -> None: ...
+
+    job = app.job("work", timeout_seconds=1)(work if kind == "async" else plain)
+    handle = await job.enqueue()
+    await run_due(app)
+
+    with pytest.raises(JobFailed, match="timed out after 1s"):
+        await handle.result()
+    assert cut == [True]
+
+
+async def test_a_plain_function_that_takes_too_long_is_cut_off_from_its_middleware(app: App) -> None:
+    release = threading.Event()
+
+    @app.middleware
+    async def in_a_task_of_its_own(ctx: JobContext, call_next: CallNext) -> Any:
+        return await asyncio.wait_for(call_next(), 60)
+
+    @app.job(timeout_seconds=1)
+    def stuck(ctx: dict[str, Any]) -> None:
+        release.wait(60)
+
+    handle = await stuck.enqueue()
+    try:
+        await run_due(app)
+        with pytest.raises(JobFailed, match="timed out after 1s"):
+            await handle.result()
+    finally:
+        release.set()
+
+
+async def test_a_layer_may_have_a_shorter_patience_with_a_plain_function(app: App) -> None:
+    release = threading.Event()
+
+    @app.middleware
+    async def impatient(ctx: JobContext, call_next: CallNext) -> Any:
+        try:
+            return await asyncio.wait_for(call_next(), 0.1)
+        except TimeoutError:
+            return "without an answer"
+
+    @app.job()
+    def stuck(ctx: dict[str, Any]) -> str:
+        release.wait(60)
+        return "too late"
+
+    handle = await stuck.enqueue()
+    try:
+        await run_due(app)
+        assert await handle.result() == "without an answer"
+    finally:
+        release.set()
+
+
+async def test_a_cancellation_passes_through_the_layers(app: App) -> None:
+    steps: list[str] = []
+
+    @app.middleware
+    async def clean_up(ctx: JobContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        finally:
+            steps.append("cleaned up")
+
+    @app.job()
+    async def endless(ctx: dict[str, Any]) -> None:
+        steps.append("started")
+        await asyncio.Event().wait()
+
+    handle = await endless.enqueue()
+    async with running_worker(app.settings, app.registry):
+        await eventually(lambda: steps == ["started"])
+        await handle.cancel()
+        await eventually(lambda: steps == ["started", "cleaned up"])
+
+        async def is_cancelled() -> bool:
+            return await handle.status() is JobStatus.CANCELLED
+
+        await eventually(is_cancelled)
+
+
+async def test_a_draining_worker_hands_a_job_back_through_its_layers(app: App) -> None:
+    steps: list[str] = []
+    app.settings.worker_shutdown_grace_period_seconds = 0.1
+
+    @app.middleware
+    async def watch(ctx: JobContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            raise
+
+    @app.job()
+    async def endless(ctx: dict[str, Any]) -> None:
+        steps.append("started")
+        await asyncio.Event().wait()
+
+    handle = await endless.enqueue()
+    async with running_worker(app.settings, app.registry):
+        await eventually(lambda: steps == ["started"])
+
+    assert steps == ["started", "cancelled"]
+    assert await handle.status() is JobStatus.PENDING
+
+
+async def test_a_plain_function_that_ends_during_a_drain_gives_its_layers_the_result(app: App) -> None:
+    started, release = threading.Event(), threading.Event()
+    app.settings.worker_shutdown_grace_period_seconds = 0
+
+    @app.middleware
+    async def mark(ctx: JobContext, call_next: CallNext) -> Any:
+        # The worker has cancelled this task by now; the function cannot be stopped, and its result counts.
+        return f"<{await call_next()}>"
+
+    @app.job()
+    def slow(ctx: dict[str, Any]) -> str:
+        started.set()
+        release.wait(60)
+        return "done"
+
+    handle = await slow.enqueue()
+    async with running_worker(app.settings, app.registry) as worker:
+        await eventually(started.is_set)
+        asyncio.get_running_loop().call_later(0.3, release.set)
+        worker._request_shutdown()
+
+    assert await handle.result(timeout_seconds=1) == "<done>"
+
+
+async def test_a_plain_function_runs_in_its_thread_with_the_context_variables_of_the_layers(app: App) -> None:
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+
+    @app.middleware
+    async def set_tenant(ctx: JobContext, call_next: CallNext) -> Any:
+        tenant.set(ctx.job.job_kwargs["tenant_name"])
+        return await call_next()
+
+    @app.job()
+    def work(ctx: dict[str, Any], *, tenant_name: str) -> list[Any]:
+        return [tenant.get(), threading.current_thread() is threading.main_thread()]
+
+    handle = await work.enqueue(tenant_name="shop")
+    await run_due(app)
+
+    assert await handle.result() == ["shop", False]
+
+
+def test_a_layer_that_is_no_coroutine_function_is_refused(settings: RRQSettings) -> None:
+    def plain(ctx: JobContext, call_next: CallNext) -> Any: ...
+
+    with pytest.raises(ValidationError, match="Middleware must be an async function"):
+        RRQSettings(middleware=[plain])
+    with pytest.raises(ValueError, match="Middleware must be an async function"):
+        App(settings).middleware(plain)
+    assert settings.middleware == []

@@ -1,0 +1,44 @@
+"""A test kit for applications: run jobs inside a test, let time pass, and let things fail.
+
+::
+
+    import pytest
+    from rrq.testing import JobBench, RunOutcome
+    from shop.jobs import app, charge_card
+
+    @pytest.fixture
+    async def bench():
+        async with JobBench(app) as bench:
+            yield bench
+
+    async def test_a_busy_bank_is_asked_again(bench):
+        handle = await charge_card.enqueue(order=10)
+        [first] = await bench.run_due()
+        assert first.outcome is RunOutcome.RETRY
+        await bench.travel(60)
+        await bench.run_due()
+        assert await handle.result() == "order 10 paid"
+
+(With pytest-asyncio and ``asyncio_mode = "auto"``.)
+
+Nothing of the queue is imitated: a bench starts a private redis-server (on the PATH, or of ``pip install
+rrq[embedded]``) and its worker claims and finishes jobs with the scripts of production, in the event loop of the test.
+Faults: ``kill_worker()``, ``cut_reply(script)``, ``restart_redis()``.
+
+What it cannot do:
+
+- Only Redis travels. ``time.time()`` and ``datetime.now()`` in handlers show the time of the machine, and the
+  timeout of a job is counted by it; ``await bench.now()`` tells the time of the bench. ``defer_until`` is absolute, so take it
+  from there.
+- A client that a handler builds by itself, instead of ``ctx["rrq_client"]`` or the App, does not travel either.
+- Between journeys time flows as always: it is not stopped.
+- A job that is in hand lives through a journey; its lock in Redis may expire, which alone costs it nothing.
+- A killed worker runs the ``finally`` blocks of its handlers, as kill -9 would not, and a plain function goes on in its
+  thread until it returns, unheard. What a handler did to other systems before is done in both cases.
+- One process: what depends on several, or on uvloop, is for a test with real workers.
+"""
+
+from rrq.testing.bench import BenchError, CutScript, JobBench
+from rrq.testing.bench_worker import JobRun, RunOutcome
+
+__all__ = ["BenchError", "CutScript", "JobBench", "JobRun", "RunOutcome"]

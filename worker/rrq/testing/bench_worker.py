@@ -1,0 +1,225 @@
+"""The worker of a bench: claims, runs and reports as every worker does, when it is told to.
+
+It has no loop of its own and no thread: its lease is renewed where the bench says so. What becomes of a job is decided
+by ``outcomes.py`` and the scripts, as always.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import monotonic
+from typing import Any
+
+from rrq.attempts import Attempt
+from rrq.client import RRQClient
+from rrq.connection import REDIS_ERRORS
+from rrq.exc import LeaseLost
+from rrq.job import Job
+from rrq.messages import ClaimCode, Outcome, OutcomeKind, Verdict
+from rrq.ownership import Ownership
+from rrq.registry import JobRegistry
+from rrq.settings import RRQSettings
+from rrq.testing.bench_store import BenchStore
+from rrq.worker import RRQWorker
+
+logger = logging.getLogger(__name__)
+
+# How often a worker with jobs in hand hears of cancellations and looks for more to do.
+_LOOK_SECONDS = 0.05
+# A job of a killed worker that will not end is left behind after this.
+_KILL_SECONDS = 1.0
+
+
+class RunOutcome(StrEnum):
+    """How one attempt at a job ended."""
+
+    DONE = "done"
+    RETRY = "retry"
+    """Failed, or asked for it, and is due again later."""
+    DEAD = "dead"
+    """Failed for good: among the dead letters."""
+    CANCELLED = "cancelled"
+    BACK = "back"
+    """Handed back uncounted, by a worker that had to stop."""
+    FENCED = "fenced"
+    """Too late: the job had been given to another attempt, and this outcome changed nothing."""
+    KILLED = "killed"
+    """Its worker was killed by the test; as far as this attempt is concerned nobody heard of it again."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One attempt at a job that ended while a bench ran."""
+
+    job_id: str
+    function_name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    queue: str
+    attempt: int
+    """1 for the first; an attempt that was handed back or killed does not count."""
+    outcome: RunOutcome
+    result: Any = None
+    """As JSON gives it back; None unless done."""
+    error: str | None = None
+    """Why it is not done, as it is stored with the job."""
+    traceback: str = ""
+
+
+class BenchOwnership(Ownership):
+    """Knows what its worker holds, and tells what came of it."""
+
+    def __init__(self, host: "BenchWorker", on_end: Callable[[Attempt, Outcome, Verdict], None]) -> None:
+        super().__init__(host, host._random.uniform)
+        self._on_end = on_end
+        self.lease = _NobodysLease()
+
+    async def beat(self) -> None:
+        """Register if need be, show that the worker lives, and hear what it is told."""
+        async with self._lock:
+            await self._agree()
+        beat = self._build_beat()
+        renewal = await self._host.job_store.renew_leases([beat])
+        self.hear(beat.worker.worker_id, beat.health, renewal.replies[0])
+
+    def _on_acknowledged(self, batch: Sequence[tuple[Attempt, Outcome, Verdict]]) -> None:
+        super()._on_acknowledged(batch)
+        for attempt, outcome, verdict in batch:
+            self._on_end(attempt, outcome, verdict)
+
+
+class _NobodysLease:
+    """No thread renews: time flies when the test says so, and a thread would not be asked."""
+
+    is_running = True
+
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class BenchWorker(RRQWorker):
+    """Runs what is due in the event loop of the test, and can be killed there."""
+
+    def __init__(
+        self,
+        settings: RRQSettings,
+        registry: JobRegistry,
+        store: BenchStore,
+        on_run: Callable[[JobRun], None],
+        known_queues: set[str],
+    ) -> None:
+        super().__init__(settings, registry)
+        # Shared by all workers of a bench. One whose jobs are all parked has no key, and is to be served as well.
+        self._known_queues = known_queues
+        self.bench_store = store
+        self.job_store = store
+        self.client = RRQClient(settings, job_store=store)
+        self.is_killed = False
+        self._on_run = on_run
+        self._bench_ownership = BenchOwnership(self, self._note_end)
+        self._ownership = self._bench_ownership
+
+    async def run_due(self, queues: Sequence[str] | None, is_enough: Callable[[], bool]) -> None:
+        """Claim and run until nothing is due or it is enough; all queues there are, unless some are named."""
+        while not self.is_killed and not is_enough():
+            started = await self._claim_some(queues)
+            if self._running_tasks:
+                done, _ = await asyncio.wait(
+                    self._running_tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    await self.beat()
+            elif not started and not self._has_to_look_again():
+                return
+
+    async def _claim_some(self, queues: Sequence[str] | None) -> int:
+        free = self._free_slots()
+        if free <= 0 or not self._ownership.may_claim:
+            return 0
+        try:
+            self._known_queues.update(await self.bench_store.read_queue_names())
+        except REDIS_ERRORS as error:
+            await self._weather(error)
+            return 0
+        self.queues = list(sorted(self._known_queues) if queues is None else queues)
+        self.queues = self.queues or [self.settings.default_queue_name]
+        return await self._poll_for_jobs(free)
+
+    def _has_to_look_again(self) -> bool:
+        claim = self._ownership.last_claim
+        if self._failing_since is not None or claim is None:
+            return True
+        return claim.code is ClaimCode.ANSWERED and (claim.more_due or bool(claim.make_room_for))
+
+    async def beat(self) -> None:
+        """Renew the lease; Redis being away is waited out by the next one."""
+        try:
+            await self._bench_ownership.beat()
+        except (*REDIS_ERRORS, LeaseLost) as error:
+            logger.debug("heartbeat failed, trying again", extra={"error": str(error)})
+
+    async def kill(self) -> int:
+        """End at once, as far as Redis can tell: nothing is reported any more. Returns the jobs in hand."""
+        self.is_killed = True
+        self.bench_store.bench_wire.is_dead = True
+        in_hand = [attempt for attempt in self._ownership.book.owned() if not attempt.is_reported]
+        for attempt in in_hand:
+            attempt.is_lost = True
+            self._on_run(_describe(attempt, RunOutcome.KILLED, self._queue_of(attempt)))
+        await self._ownership.reporter.stop()
+        for task in self._running_tasks:
+            task.cancel()
+        if self._running_tasks:
+            await asyncio.wait(self._running_tasks, timeout=_KILL_SECONDS)
+        await self._leave()
+        return len(in_hand)
+
+    async def stop(self) -> None:
+        """End in order; what still runs is cancelled and handed back."""
+        self._drain_until = monotonic()
+        await self._wind_down()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        await self._hooks.close()
+        await self.client.close()
+        await self.job_store.aclose()
+
+    async def _report(self, job: Job, *details: Any, **more: Any) -> None:
+        # What a killed worker still does in a handler that ignores its end is heard by nobody.
+        if not self.is_killed:
+            await super()._report(job, *details, **more)
+
+    def _note_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
+        self._on_run(_describe_end(attempt, outcome, verdict, self._queue_of(attempt)))
+
+    def _queue_of(self, attempt: Attempt) -> str:
+        return self.job_store.keys.queue_name(attempt.queue_name)
+
+
+def _describe_end(attempt: Attempt, outcome: Outcome, verdict: Verdict, queue: str) -> JobRun:
+    if verdict is Verdict.FENCED:
+        return _describe(attempt, RunOutcome.FENCED, queue)
+    if verdict is Verdict.CANCELLED_INSTEAD:
+        return _describe(attempt, RunOutcome.CANCELLED, queue)
+    if outcome.kind is OutcomeKind.DONE:
+        return _describe(attempt, RunOutcome.DONE, queue, result=json.loads(outcome.text))
+    ending = RunOutcome(outcome.kind.value)
+    return _describe(attempt, ending, queue, error=outcome.text, traceback=outcome.traceback)
+
+
+def _describe(attempt: Attempt, ending: RunOutcome, queue: str, **more: Any) -> JobRun:
+    job = attempt.job
+    return JobRun(
+        job.id,
+        job.function_name,
+        tuple(job.job_args),
+        dict(job.job_kwargs),
+        queue,
+        job.current_retries + 1,
+        ending,
+        **more,
+    )
