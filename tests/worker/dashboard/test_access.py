@@ -1,0 +1,237 @@
+"""Who may look, who may act, and which requests are believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from rrq.dashboard.access import (
+    CONTENT_SECURITY_POLICY,
+    SESSION_SECONDS,
+    AccessOptions,
+    AccessPolicy,
+    Caller,
+    Evidence,
+    Role,
+    WriteEvidence,
+    build_csrf_token,
+    build_key,
+    build_policy,
+    build_session,
+    decide_caller,
+    decide_host,
+    decide_sign_in,
+    decide_write,
+    name_actor,
+)
+from rrq.exc import SettingsError
+
+VIEW, ADMIN = "v" * 20, "a" * 20
+KEY = b"k" * 32
+NOW = 1_700_000_000.0
+BEHIND_PROXY: dict[str, Any] = {
+    "host": "0.0.0.0",
+    "proxy_user_header": "X-User",
+    "proxy_from": ["10.0.0.0/8"],
+    "proxy_admins": ["anna"],
+}
+
+
+def policy(host: str = "127.0.0.1", **options: Any) -> AccessPolicy:
+    return build_policy(AccessOptions(host, **options))
+
+
+def caller(rules: AccessPolicy, peer: str = "127.0.0.1", **evidence: Any) -> Caller | None:
+    return decide_caller(rules, KEY, Evidence(peer, **evidence), NOW)
+
+
+# What the server refuses to start with
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.1.2.3", "dashboard.example.com"])
+def test_nothing_but_this_machine_is_served_without_a_token_or_a_proxy(host: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"--view-token-file or --admin-token-file, or --proxy-user-header"
+    ):
+        policy(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.9.9.9"])
+def test_this_machine_may_look_without_anything(host: str) -> None:
+    assert caller(policy(host)) == Caller("anonymous", Role.VIEWER)
+
+
+def test_a_proxy_header_off_the_machine_needs_the_address_of_the_proxy() -> None:
+    with pytest.raises(SettingsError, match="Say with --proxy-from"):
+        policy("0.0.0.0", proxy_user_header="X-User")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"admin_token": "short"}, "could be guessed"),
+        ({"view_token": ""}, "could be guessed"),
+        ({"admin_token": VIEW, "view_token": VIEW}, "the same"),
+        ({"proxy_from": ["10.0.0.0/8"]}, "without --proxy-user-header"),
+        ({"proxy_user_header": "X-User", "proxy_from": ["ten"]}, "no address and no network"),
+    ],
+)
+def test_options_that_would_leave_a_door_open_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        policy(**options)
+
+
+# Who somebody is
+
+
+def test_a_token_gives_its_role_and_nothing_else_does() -> None:
+    rules = policy("0.0.0.0", view_token=VIEW, admin_token=ADMIN)
+    assert decide_sign_in(rules, ADMIN) is Role.ADMIN
+    assert decide_sign_in(rules, VIEW) is Role.VIEWER
+    assert decide_sign_in(rules, "") is None
+    assert decide_sign_in(rules, ADMIN + "x") is None
+    assert decide_sign_in(rules, "ä" * 20) is None
+    assert caller(rules) is None
+
+
+def test_an_admin_token_is_only_for_looking_on_a_read_only_server() -> None:
+    rules = policy(read_only=True, admin_token=ADMIN)
+    assert decide_sign_in(rules, ADMIN) is Role.VIEWER
+    cookie = build_session(KEY, "anna", Role.ADMIN, NOW)
+    assert caller(rules, cookie=cookie) == Caller("anna", Role.VIEWER, has_session=True)
+
+
+def test_a_session_lasts_half_a_day() -> None:
+    rules = policy("0.0.0.0", admin_token=ADMIN)
+    cookie = build_session(KEY, "anna", Role.ADMIN, NOW - SESSION_SECONDS + 1)
+    assert caller(rules, cookie=cookie) == Caller("anna", Role.ADMIN, has_session=True)
+    assert caller(rules, cookie=build_session(KEY, "anna", Role.ADMIN, NOW - SESSION_SECONDS)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text + "0", lambda text: "x" + text, lambda text: text[:-1], lambda _: "."]
+)
+def test_a_session_that_we_did_not_sign_is_none(change: Any) -> None:
+    rules = policy("0.0.0.0", admin_token=ADMIN)
+    assert caller(rules, cookie=change(build_session(KEY, "anna", Role.ADMIN, NOW))) is None
+
+
+def test_a_new_token_ends_all_sessions_and_a_restart_none() -> None:
+    old = build_key(policy(admin_token=ADMIN), b"one start")
+    assert build_key(policy(admin_token=ADMIN), b"another start") == old
+    assert build_key(policy(admin_token=ADMIN + "2"), b"one start") != old
+    # Without a token there are no sessions, and nobody outside may be able to sign anything.
+    assert build_key(policy(), b"one start") == b"one start"
+
+
+def test_the_proxy_says_who_it_is() -> None:
+    rules = policy(**BEHIND_PROXY)
+    assert caller(rules, "10.9.9.9", proxy_user="anna") == Caller("anna", Role.ADMIN)
+    assert caller(rules, "10.9.9.9", proxy_user="omar") == Caller("omar", Role.VIEWER)
+    assert caller(rules, "::ffff:10.9.9.9", proxy_user="omar") == Caller("omar", Role.VIEWER)
+    assert caller(policy(**BEHIND_PROXY | {"proxy_admins": ["*"]}), "10.9.9.9", proxy_user="omar") == Caller(
+        "omar", Role.ADMIN
+    )
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.7", "::1", "", "127.0.0.1"])
+def test_nobody_else_may_write_the_header_of_the_proxy(peer: str) -> None:
+    assert caller(policy(**BEHIND_PROXY), peer, proxy_user="anna") is None
+
+
+def test_behind_a_proxy_nobody_is_anonymous() -> None:
+    assert caller(policy(proxy_user_header="X-User")) is None
+    assert caller(policy(proxy_user_header="X-User"), proxy_user="omar") == Caller("omar", Role.VIEWER)
+
+
+def test_the_audit_names_role_and_whoever_signed_in() -> None:
+    assert name_actor(" anna\n\x1b[31m ", Role.ADMIN) == "anna[31m (admin token)"
+    assert name_actor("", Role.ADMIN) == "admin token"
+    assert len(name_actor("x" * 500, Role.ADMIN)) < 120
+
+
+# What is believed of a request
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8090", "localhost:8090", "[::1]:8090", "jobs.example.com", "JOBS.example.com:443"]
+)
+def test_the_dashboard_answers_to_its_own_names(host: str) -> None:
+    assert decide_host(policy(public_hosts=["jobs.example.com"]), host) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", ""])
+def test_a_foreign_name_that_points_here_is_refused(host: str) -> None:
+    denial = decide_host(policy(), host)
+    assert denial is not None
+    assert denial.status is HTTPStatus.MISDIRECTED_REQUEST
+
+
+def test_off_the_machine_any_name_will_do() -> None:
+    assert decide_host(policy("0.0.0.0", view_token=VIEW), "rrq-dashboard.shop.svc") is None
+
+
+def write(**changes: Any) -> tuple[Caller, str, WriteEvidence]:
+    who = Caller("anna", Role.ADMIN, has_session=True)
+    cookie = build_session(KEY, "anna", Role.ADMIN, NOW)
+    evidence = WriteEvidence(
+        "jobs:8090", "http://jobs:8090", "same-origin", build_csrf_token(KEY, who, cookie)
+    )
+    return who, cookie, replace(evidence, **changes)
+
+
+def test_our_own_page_may_act() -> None:
+    assert decide_write(KEY, *write()) is None
+    # Browsers from before Sec-Fetch-Site still say where they come from.
+    assert decide_write(KEY, *write(fetch_site=None)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://jobs"},
+        {"origin": "null"},
+        {"origin": None},
+        {"fetch_site": "cross-site"},
+        {"fetch_site": "same-site"},
+        {"fetch_site": "none"},
+        {"csrf_token": None},
+        {"csrf_token": "0" * 64},
+        {"host": "", "origin": "http://"},
+    ],
+)
+def test_another_page_may_not(changes: dict[str, Any]) -> None:
+    denial = decide_write(KEY, *write(**changes))
+    assert denial is not None
+    assert denial.status is HTTPStatus.FORBIDDEN
+
+
+def test_the_csrf_token_of_one_person_is_no_use_to_another() -> None:
+    _, _, evidence = write()
+    omar = Caller("omar", Role.ADMIN)
+    assert decide_write(KEY, omar, None, evidence) is not None
+    own = replace(evidence, csrf_token=build_csrf_token(KEY, omar, None))
+    assert decide_write(KEY, omar, None, own) is None
+
+
+def test_who_may_only_look_is_told_so() -> None:
+    _, cookie, evidence = write()
+    denial = decide_write(KEY, Caller("omar", Role.VIEWER), cookie, evidence)
+    assert denial is not None
+    assert denial.status is HTTPStatus.FORBIDDEN
+    assert "omar may only look" in denial.reason
+    denial = decide_write(KEY, None, None, evidence)
+    assert denial is not None
+    assert denial.status is HTTPStatus.UNAUTHORIZED
+
+
+def test_the_page_may_run_and_load_nothing_but_its_own_files() -> None:
+    rules = dict(part.strip().split(" ", 1) for part in CONTENT_SECURITY_POLICY.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
+    assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+    assert "unsafe" not in CONTENT_SECURITY_POLICY

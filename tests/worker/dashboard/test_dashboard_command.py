@@ -1,0 +1,94 @@
+"""`rrq dashboard` as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from commandline import CommandLine
+from dashboard_server import DashboardProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def commands(redis_dsn: str) -> CommandLine:
+    return CommandLine(redis_dsn)
+
+
+async def test_it_says_where_it_is_and_ends_when_told(redis_dsn: str, tmp_path: Path) -> None:
+    async with (
+        DashboardProcess(redis_dsn, tmp_path, admin=False) as dashboard,
+        aiohttp.ClientSession() as session,
+    ):
+        assert dashboard.url.startswith("http://127.0.0.1:")
+        async with session.get(f"{dashboard.url}/api/session") as answer:
+            assert (await answer.json())["role"] == "read-only"
+        async with session.get(f"{dashboard.url}/livez") as answer:
+            assert answer.status == 200
+        # An open page does not hold up the end.
+        async with session.get(f"{dashboard.url}/api/live"):
+            assert await dashboard.stop() == 0
+
+
+async def test_it_starts_while_redis_is_away(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dsn = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
+        async with (
+            DashboardProcess(dsn, tmp_path, admin=False) as dashboard,
+            aiohttp.ClientSession() as session,
+        ):
+            async with session.get(f"{dashboard.url}/") as answer:
+                assert answer.status == 200
+            async with session.get(f"{dashboard.url}/api/workers") as answer:
+                assert answer.status == 503
+
+
+async def test_other_addresses_are_refused_without_a_door(commands: CommandLine) -> None:
+    line = await commands.refused("dashboard", "--http", "0.0.0.0:0")
+    assert line.startswith("ERROR: The dashboard would show every job to whoever reaches 0.0.0.0.")
+    assert "--view-token-file" in line
+
+
+async def test_a_bad_address_or_a_taken_one_is_one_line(commands: CommandLine) -> None:
+    assert "no address to listen on" in await commands.refused("dashboard", "--http", "here")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = commands.process("dashboard", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Choose another address with --http" in told
+
+
+async def test_a_token_that_cannot_be_read_is_one_line(commands: CommandLine, tmp_path: Path) -> None:
+    line = await commands.refused("dashboard", "--admin-token-file", str(tmp_path / "missing"))
+    assert "--admin-token-file" in line
+    short = tmp_path / "short"
+    short.write_text("secret\n")
+    short.chmod(stat.S_IRUSR)
+    line = await commands.refused("dashboard", "--view-token-file", str(short))
+    assert "could be guessed" in line
+    assert "secret" not in line
+
+
+async def test_without_aiohttp_it_names_the_extra(commands: CommandLine, tmp_path: Path) -> None:
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'aiohttp': raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    commands.environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    process = commands.process("dashboard")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "pip install 'rrq[dashboard]'" in told
+    assert "Traceback" not in told

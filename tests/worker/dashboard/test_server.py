@@ -1,0 +1,545 @@
+"""The dashboard over HTTP, on a real Redis: what it answers, to whom, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dashboard_server import ADMIN_TOKEN, VIEW_TOKEN, Browser, serve_dashboard
+from dashboard_world import DashboardWorld
+from queue_steps import dead, enqueue, start_worker
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from rrq.embedded import EmbeddedRedis
+
+DLQ = "rrq:dlq:default"
+
+
+@pytest.fixture
+async def browser(store: JobStore) -> AsyncIterator[Browser]:
+    """Somebody on this machine who may sign in as admin."""
+    async with serve_dashboard(store, admin_token=ADMIN_TOKEN) as browser:
+        yield browser
+
+
+@pytest.fixture
+async def admin(browser: Browser) -> Browser:
+    await browser.sign_in()
+    return browser
+
+
+@pytest.fixture
+async def world(store: JobStore) -> DashboardWorld:
+    world = DashboardWorld(store)
+    await world.fill()
+    return world
+
+
+async def bury(store: JobStore, *errors: str, queue: str = "default", function: str = "charge") -> None:
+    """Make a dead letter of each error, the last one the newest; ids are 0, 1, …"""
+    world = DashboardWorld(store)
+    now = await store.read_time()
+    for number, error in enumerate(errors):
+        ended = now - timedelta(seconds=len(errors) - number)
+        await world.add_dead_letter(str(number), function, queue, error, ended)
+
+
+async def dead_ids(store: JobStore) -> list[str]:
+    reply: Any = await store.wire.call("LRANGE", DLQ, 0, -1)
+    return [entry.decode() for entry in reply]
+
+
+async def audited(store: JobStore) -> list[tuple[str, str, str]]:
+    return [(entry.actor, entry.action, entry.object) for entry in await store.read_audit(10)]
+
+
+# The page and its headers
+
+
+async def test_the_page_is_served_with_a_strict_policy(browser: Browser) -> None:
+    async with browser.session.get(f"{browser.url}/") as answer:
+        text = await answer.text()
+        assert answer.status == 200
+        assert answer.content_type == "text/html"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "<script>" not in text
+    assert "style=" not in text
+    async with browser.session.get(f"{browser.url}/static/app.js") as answer:
+        assert answer.content_type == "text/javascript"
+        etag = answer.headers["ETag"]
+    async with browser.session.get(f"{browser.url}/static/app.js", headers={"If-None-Match": etag}) as answer:
+        assert answer.status == 304
+
+
+@pytest.mark.parametrize(
+    "path", ["static/../server.py", "static/%2e%2e/server.py", "static/server.py", "static//etc/passwd"]
+)
+async def test_nothing_but_the_page_can_be_fetched(browser: Browser, path: str) -> None:
+    async with browser.session.get(f"{browser.url}/{path}") as answer:
+        assert answer.status == 404
+        assert "Content-Security-Policy" in answer.headers
+
+
+async def test_a_foreign_name_that_points_at_this_machine_is_refused(browser: Browser) -> None:
+    status, body = await browser.get("queues", Host="evil.example")
+    assert status == 421
+    assert "--public-host evil.example" in body["error"]
+
+
+# Who may look
+
+
+async def test_who_has_to_sign_in_is_shown_nothing_before(store: JobStore) -> None:
+    async with serve_dashboard(store, view_token=VIEW_TOKEN, admin_token=ADMIN_TOKEN) as browser:
+        for path in (
+            "session",
+            "queues",
+            "jobs",
+            "job?id=1",
+            "workers",
+            "dead-letters",
+            "dead-letters/1",
+            "cron",
+            "pools",
+        ):
+            assert (await browser.get(path))[0] == 401
+        for path in ("live", "audit", "controls", "decisions"):
+            assert (await browser.get(path))[0] == 401
+        status, body = await browser.post("sign-in", {"token": "wrong"})
+        assert (status, body) == (403, {"error": "This token is not known here."})
+        await browser.sign_in(VIEW_TOKEN)
+        session = await browser.ok("session")
+        assert (session["role"], session["actor"]) == ("read-only", "anna (read-only token)")
+        assert (await browser.get("queues"))[0] == 200
+        await browser.post("sign-out", {})
+        assert (await browser.get("queues"))[0] == 401
+
+
+async def test_the_session_cookie_is_out_of_reach_for_scripts_and_other_sites(browser: Browser) -> None:
+    body, headers = {"token": ADMIN_TOKEN}, {"Origin": browser.url}
+    async with browser.session.post(f"{browser.url}/api/sign-in", json=body, headers=headers) as answer:
+        cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "Secure" not in cookie
+    headers["X-Forwarded-Proto"] = "https"
+    async with browser.session.post(f"{browser.url}/api/sign-in", json=body, headers=headers) as answer:
+        assert "Secure" in answer.headers["Set-Cookie"]
+
+
+async def test_tokens_cannot_be_guessed_at_leisure(browser: Browser) -> None:
+    answers = [(await browser.post("sign-in", {"token": str(number)}))[0] for number in range(12)]
+    assert answers == [403] * 10 + [429] * 2
+    assert (await browser.post("sign-in", {"token": ADMIN_TOKEN}))[0] == 429
+
+
+async def test_a_proxy_says_who_it_is_and_who_may_act(store: JobStore) -> None:
+    async with serve_dashboard(store, proxy_user_header="X-User", proxy_admins=["anna"]) as browser:
+        assert (await browser.get("session"))[0] == 401
+        _, omar = await browser.get("session", **{"X-User": "omar"})
+        assert (omar["actor"], omar["role"]) == ("omar", "read-only")
+        _, anna = await browser.get("session", **{"X-User": "anna"})
+        assert (anna["actor"], anna["role"]) == ("anna", "admin")
+        order = {"target": "queue:mail", "state": "paused"}
+        as_omar = {"X-User": "omar", "X-RRQ-CSRF": omar["csrf"]}
+        assert (await browser.post("actions/pause", order, **as_omar))[0] == 403
+        stolen = {"X-User": "anna", "X-RRQ-CSRF": omar["csrf"]}
+        assert (await browser.post("actions/pause", order, **stolen))[0] == 403
+        as_anna = {"X-User": "anna", "X-RRQ-CSRF": anna["csrf"]}
+        assert (await browser.post("actions/pause", order, **as_anna))[0] == 200
+    assert await audited(store) == [("anna", "pause", "queue:mail")]
+
+
+# Who may act
+
+
+async def test_who_may_only_look_is_refused_every_action(browser: Browser, store: JobStore) -> None:
+    await bury(store, "no")
+    orders: dict[str, dict[str, Any]] = {
+        "pause": {"target": "queue:a", "state": "paused"},
+        "resume": {"target": "queue:a"},
+        "cancel-job": {"id": "0"},
+        "cancel-where": {"queue": "default", "dry_run": True},
+        "requeue-dead-letters": {"id": "0", "expected": 1},
+        "delete-dead-letters": {"id": "0", "expected": 1},
+        "edit-dead-letter": {"id": "0", "args": "[]", "kwargs": "{}"},
+    }
+    for name, order in orders.items():
+        status, body = await browser.act(name, **order)
+        assert status == 403, name
+        assert "anonymous may only look" in body["error"]
+    assert await dead_ids(store) == ["0"]
+    assert await audited(store) == []
+
+
+async def test_a_read_only_server_takes_no_orders_from_anybody(store: JobStore) -> None:
+    async with serve_dashboard(store, admin_token=ADMIN_TOKEN, read_only=True) as browser:
+        await browser.sign_in()
+        assert (await browser.ok("session"))["role"] == "read-only"
+        assert (await browser.act("pause", target="queue:a", state="paused"))[0] == 403
+
+
+async def test_a_page_of_another_origin_cannot_act_for_an_admin(admin: Browser, store: JobStore) -> None:
+    session = await admin.ok("session")
+    order, csrf = {"target": "queue:a", "state": "paused"}, {"X-RRQ-CSRF": session["csrf"]}
+    for headers in (
+        {"Origin": "https://evil.example", **csrf},
+        {"Origin": None, **csrf},
+        {"Sec_Fetch_Site": "cross-site", **csrf},
+        {"X-RRQ-CSRF": "0" * 64},
+        {},
+    ):
+        status, _ = await admin.post("actions/pause", order, **headers)
+        assert status == 403, headers
+    # A form needs nobody's leave to be sent anywhere, but it cannot be JSON.
+    async with admin.session.post(
+        f"{admin.url}/api/actions/pause", data=order, headers={"Origin": admin.url, **csrf}
+    ) as answer:
+        assert answer.status == 415
+    assert (await store.read_flow()).pauses == {}
+    assert (await admin.post("actions/pause", order, **csrf))[0] == 200
+
+
+# What it shows
+
+
+async def test_a_sample_comes_every_second_for_everybody_at_once(browser: Browser, store: JobStore) -> None:
+    first, *more = await browser.events(3)
+    assert first[0] == "history"
+    assert [name for name, _ in more] == ["sample", "sample"]
+    others = await asyncio.gather(*(browser.events(2) for _ in range(20)))
+    # All of them saw the same two looks, or those of the second after.
+    assert len({events[1][1]["at_ms"] for events in others}) <= 2
+
+
+async def count_calls(store: JobStore) -> Counter[str]:
+    """How often each command was sent; the server may have served other tests before."""
+    info: Any = await store.redis.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): figures["calls"] for name, figures in info.items()})
+
+
+async def test_looking_costs_redis_no_more_with_many_pages_open(browser: Browser, store: JobStore) -> None:
+    pages = [asyncio.create_task(browser.events(5)) for _ in range(30)]
+    await asyncio.gather(*pages)
+    before = await count_calls(store)
+    await asyncio.gather(*(browser.ok("workers") for _ in range(50)))
+    sent = await count_calls(store) - before
+    assert sent["evalsha"] <= 10
+    assert not {"scan", "keys", "hscan", "sscan", "zscan"} & sent.keys()
+
+
+async def test_every_page_shows_what_there_is(
+    world: DashboardWorld, browser: Browser, store: JobStore
+) -> None:
+    before = await count_calls(store)
+    queues = {row["name"]: row for row in (await browser.ok("queues"))["queues"]}
+    assert queues["thumbnails"]["due"] == 128
+    assert queues["reports"]["oldest_seconds"] > 20
+    assert queues["reports"]["limit"]["concurrency"] == 2
+    workers = (await browser.ok("workers"))["workers"]
+    assert len(workers) == 7
+    assert workers[0]["jobs"][0]["function"]
+    assert sum(worker["is_draining"] for worker in workers) == 1
+    controls = await browser.ok("controls")
+    assert [pause["target"] for pause in controls["pauses"]] == ["function:send_newsletter"]
+    pools = (await browser.ok("pools"))["pools"]
+    assert [pool["pool"] for pool in pools] == ["shop/default", "shop/media", "shop/payments", "shop/reports"]
+    decisions = (await browser.ok("decisions?pool=shop/default"))["decisions"]
+    assert {decision["reason"] for decision in decisions} == {"Steady", "Backlog", "CooledDown"}
+    assert decisions[0]["at_ms"] > decisions[-1]["at_ms"]
+    cron = (await browser.ok("cron"))["entries"]
+    assert cron[0]["function"] == "refresh_prices"
+    assert len((await browser.ok("audit"))["entries"]) == 6
+    # Nothing of all that was found by going through the keys.
+    assert not {"scan", "keys"} & (await count_calls(store) - before).keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "total"), [("recent", 180), ("running", 30), ("queued", 349), ("parked", 6), ("dead", 77)]
+)
+async def test_every_list_of_jobs_is_paged(
+    world: DashboardWorld, browser: Browser, source: str, total: int
+) -> None:
+    await eventually(_has_queues(browser), 10, "the first picture never came")
+    seen: list[str] = []
+    offset = 0
+    while True:
+        page = await browser.ok(f"jobs?source={source}&offset={offset}")
+        seen += [job["id"] for job in page["jobs"]]
+        assert len(page["jobs"]) <= 50
+        if page["next_offset"] is None:
+            break
+        offset = page["next_offset"]
+    assert page["total"] == total
+    assert len(seen) == len(set(seen)) == total
+
+
+def _has_queues(browser: Browser) -> Any:
+    async def look() -> bool:
+        return bool((await browser.ok("jobs"))["queues"])
+
+    return look
+
+
+async def test_a_list_of_jobs_can_be_filtered(world: DashboardWorld, browser: Browser) -> None:
+    page = await browser.ok("jobs?source=dead&text=mailbox")
+    assert len(page["jobs"]) == 12
+    assert page["looked_at"] == 77
+    assert {job["function"] for job in page["jobs"]} == {"send_newsletter"}
+    page = await browser.ok("jobs?source=recent&status=cancelled")
+    assert {job["status"] for job in page["jobs"]} == {"CANCELLED"}
+    page = await browser.ok("jobs?source=queued&queue=reports")
+    assert page["total"] == 9
+
+
+@pytest.mark.parametrize(
+    "query", ["source=everything", "offset=-1", "offset=x", "offset=9999999999", "text=" + "x" * 600]
+)
+async def test_a_question_that_makes_no_sense_is_refused(browser: Browser, query: str) -> None:
+    assert (await browser.get(f"jobs?{query}"))[0] == 400
+
+
+async def test_one_job_is_shown_with_attempts_arguments_and_traceback(
+    browser: Browser, store: JobStore
+) -> None:
+    await bury(store, "no such card")
+    job = await browser.ok("job?id=0")
+    assert job["is_dead_letter"]
+    assert [event["kind"] for event in job["timeline"]] == ["enqueued", "retry", "retry", "dead"]
+    assert "no such card" in job["traceback"]
+    assert json.loads(job["kwargs"]["text"])["currency"] == "EUR"
+    assert (await browser.get("job?id=unheard-of"))[0] == 404
+
+
+async def test_hidden_arguments_are_nowhere_and_cannot_be_edited(store: JobStore) -> None:
+    await bury(store, "no")
+    async with serve_dashboard(store, hides_values=True, admin_token=ADMIN_TOKEN) as browser:
+        await browser.sign_in()
+        assert "EUR" not in json.dumps(await browser.ok("job?id=0"))
+        status, body = await browser.act("edit-dead-letter", id="0", args="[]", kwargs="{}")
+        assert status == 409
+        assert "hidden" in body["error"]
+
+
+async def test_odd_things_in_redis_do_not_break_the_page(browser: Browser, store: JobStore) -> None:
+    await store.wire.call("ZADD", "rrq:queue:default", "inf", "far-away")
+    await store.wire.call("HSET", "rrq:pools", "shop/odd", "no JSON", "shop/list", "[]")
+    await store.wire.call("HSET", "rrq:counters", "done", "many")
+    await store.wire.call("LPUSH", "rrq:recent", b"\xff\xfe")
+    await store.wire.call("HSET", "rrq:job:odd", "attempts", "{", "status", "FAILED", "progress", "7")
+    assert (await browser.ok("jobs?source=queued&queue=default"))["jobs"][0]["is_gone"]
+    assert (await browser.ok("pools"))["pools"] == []
+    assert (await browser.ok("jobs"))["total"] == 1
+    assert (await browser.ok("job?id=odd"))["progress"] is None
+    assert (await browser.events(1))[0][0] == "history"
+
+
+# What it changes
+
+
+async def test_a_queue_is_paused_and_goes_on_and_the_audit_knows_who_did_it(
+    admin: Browser, store: JobStore
+) -> None:
+    status, body = await admin.act("pause", target="queue:default", state="paused", reason="too hot")
+    assert (status, body["words"]) == (200, "Queue default is paused.")
+    worker = await start_worker(store)
+    await enqueue(store, "1")
+    assert (await worker.claim(1)).jobs == []
+    assert (await admin.act("resume", target="queue:default"))[0] == 200
+    assert len((await worker.claim(1)).jobs) == 1
+    actor = "anna (admin token)"
+    assert await audited(store) == [(actor, "resume", "queue:default"), (actor, "pause", "queue:default")]
+    assert len((await admin.ok("audit"))["entries"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("pause", {"target": "everything", "state": "paused"}),
+        ("pause", {"target": "queue:a", "state": "stopped"}),
+        ("pause", {"target": "queue:a", "state": "disabled"}),
+        ("pause", {"target": 7, "state": "paused"}),
+        ("pause", {"target": "queue:a", "state": "paused", "reason": "x" * 600}),
+        ("resume", {}),
+        ("cancel-job", {"id": "unheard of"}),
+        ("cancel-where", {"function": "charge", "dry_run": True}),
+        ("cancel-where", {"queue": "default"}),
+        ("requeue-dead-letters", {}),
+        ("requeue-dead-letters", {"id": "unheard of", "expected": 1}),
+        ("delete-dead-letters", {"group": "unheard of", "expected": 1}),
+        ("edit-dead-letter", {"id": "0", "args": "{}", "kwargs": "{}"}),
+        ("edit-dead-letter", {"id": "0", "args": "[", "kwargs": "{}"}),
+        ("edit-dead-letter", {"id": "0"}),
+        ("edit-dead-letter", {"id": "unheard of", "args": "[]", "kwargs": "{}"}),
+        ("format-the-disk", {}),
+    ],
+)
+async def test_an_order_that_makes_no_sense_is_refused(
+    admin: Browser, store: JobStore, name: str, order: dict[str, Any]
+) -> None:
+    await bury(store, "no")
+    status, body = await admin.act(name, **order)
+    assert status == 409
+    assert body["error"].endswith((".", "again."))
+    assert await audited(store) == []
+
+
+@pytest.mark.parametrize("body", ["[]", "{", '"x"'])
+async def test_an_order_that_is_no_object_is_refused(admin: Browser, body: str) -> None:
+    session = await admin.ok("session")
+    headers = {"Origin": admin.url, "Content-Type": "application/json", "X-RRQ-CSRF": session["csrf"]}
+    async with admin.session.post(f"{admin.url}/api/actions/pause", data=body, headers=headers) as answer:
+        assert answer.status == 400
+
+
+async def test_a_function_can_be_disabled(admin: Browser, store: JobStore) -> None:
+    assert (await admin.act("pause", target="function:charge", state="disabled"))[0] == 200
+    assert (await store.read_flow()).pauses["function:charge"].state == "disabled"
+
+
+async def test_a_group_is_requeued_by_as_many_as_the_admin_was_told(admin: Browser, store: JobStore) -> None:
+    await bury(store, "order 1 lost", "order 2 lost", "no such card", "order 3 lost")
+    groups = {group["pattern"]: group for group in (await admin.ok("dead-letters"))["groups"]}
+    order = {"group": groups["order # lost"]["id"]}
+    status, told = await admin.act("requeue-dead-letters", **order, dry_run=True)
+    assert (status, told["affected"]) == (200, 3)
+    assert await audited(store) == []
+    # The newest has come since somebody looked, and is left alone.
+    status, done = await admin.act("requeue-dead-letters", **order, expected=2)
+    assert (status, done) == (200, {"affected": 2, "words": "2 jobs queued again."})
+    assert await dead_ids(store) == ["3", "2"]
+    assert await store.get_queued_job_ids("default") == ["0", "1"]
+    assert await audited(store) == [("anna (admin token)", "requeue", f"dlq:{DLQ}")]
+
+
+async def test_each_job_goes_back_to_the_queue_it_came_from(admin: Browser, store: JobStore) -> None:
+    await bury(store, "no", queue="payments")
+    assert (await admin.act("requeue-dead-letters", id="0", expected=1))[0] == 200
+    assert await store.get_queued_job_ids("payments") == ["0"]
+
+
+async def test_dead_letters_are_deleted_for_good(admin: Browser, store: JobStore) -> None:
+    await bury(store, "order 1 lost", "order 2 lost", "no such card")
+    group = (await admin.ok("dead-letters"))["groups"][0]
+    assert (await admin.act("delete-dead-letters", group=group["id"], expected=2))[1]["affected"] == 2
+    assert await dead_ids(store) == ["2"]
+    assert (await admin.get("job?id=0"))[0] == 404
+    assert (await admin.ok("dead-letters"))["total"] == 1
+    assert await audited(store) == [("anna (admin token)", "delete", f"dlq:{DLQ}")]
+
+
+async def test_a_dead_letter_is_given_other_arguments(admin: Browser, store: JobStore) -> None:
+    await bury(store, "no")
+    order = {"id": "0", "args": "[7]", "kwargs": '{"card": "other"}', "queue": "second-try"}
+    status, done = await admin.act("edit-dead-letter", **order)
+    assert (status, done["affected"]) == (200, 1)
+    job = await store.get_job_definition("0")
+    assert job is not None
+    assert (job.job_args, job.job_kwargs, job.queue_name) == ([7], {"card": "other"}, "second-try")
+    assert await store.get_queued_job_ids("second-try") == ["0"]
+    assert [action for _, action, _ in await audited(store)] == ["requeue", "edit"]
+
+
+async def test_jobs_are_cancelled_one_by_one_and_by_queue_and_function(
+    admin: Browser, store: JobStore
+) -> None:
+    for number in range(4):
+        await enqueue(store, str(number), function_name="charge" if number else "render")
+    assert (await admin.act("cancel-job", id="1"))[1]["words"] == "Job 1 is cancelled."
+    assert (await admin.act("cancel-job", id="1"))[0] == 409
+    order = {"queue": "default", "function": "charge"}
+    assert (await admin.act("cancel-where", **order, dry_run=True))[1]["affected"] == 2
+    status, body = await admin.act("cancel-where", **order, expected=1)
+    assert status == 409
+    assert "2 jobs match, more than you were told" in body["error"]
+    assert (await admin.act("cancel-where", **order, expected=2))[1]["affected"] == 2
+    assert await store.get_queued_job_ids("default") == ["0"]
+
+
+async def test_a_running_job_is_stopped_by_its_worker(admin: Browser, store: JobStore) -> None:
+    worker = await start_worker(store)
+    await enqueue(store, "1")
+    await worker.take_one()
+    status, done = await admin.act("cancel-job", id="1")
+    assert status == 200
+    assert "its worker was told" in done["words"]
+
+
+async def test_a_change_is_seen_by_the_next_look(admin: Browser, store: JobStore) -> None:
+    await bury(store, "no")
+    assert (await admin.ok("dead-letters"))["total"] == 1
+    await admin.act("delete-dead-letters", id="0", expected=1)
+    assert (await admin.ok("dead-letters"))["total"] == 0
+
+
+# Trouble
+
+
+async def test_to_look_a_user_of_redis_needs_to_read_only(own_redis: EmbeddedRedis) -> None:
+    owner = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
+    rights = ["~rrq:*", "+@read", "+eval", "+evalsha", "+time", "+ping"]
+    await owner.wire.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
+    await DashboardWorld(owner).fill()
+    await owner.aclose()
+    viewer = JobStore(RRQSettings(redis_dsn=own_redis.dsn.replace("redis://", "redis://viewer:secret@")))
+    try:
+        async with serve_dashboard(viewer) as browser:
+            assert (await browser.events(1))[0][0] == "history"
+            for path in (
+                "queues",
+                "controls",
+                "workers",
+                "dead-letters",
+                "cron",
+                "pools",
+                "audit",
+                "job?id=dead-0001",
+            ):
+                assert (await browser.get(path))[0] == 200, path
+            for source in ("recent", "running", "queued", "parked", "dead"):
+                assert (await browser.ok(f"jobs?source={source}"))["jobs"], source
+    finally:
+        await viewer.aclose()
+
+
+async def test_while_redis_is_away_the_page_says_so_instead_of_showing_zeros(
+    own_redis: EmbeddedRedis,
+) -> None:
+    store = JobStore(RRQSettings(redis_dsn=own_redis.dsn, redis_socket_timeout_seconds=1))
+    try:
+        worker = await start_worker(store)
+        await enqueue(store, "1")
+        await worker.finish(dead(await worker.take_one()))
+        async with serve_dashboard(store) as browser:
+            (name, told), *_ = await browser.events(1)
+            assert (name, told["samples"][-1]["dead_letters"]) == ("history", 1)
+            own_redis.kill()
+            status, body = await browser.get("workers")
+            assert (status, body["is_trouble"]) == (503, True)
+
+            async def trouble() -> Any:
+                events = dict(await browser.events(2))
+                return events.get("trouble")
+
+            told = await eventually(trouble, 20, "nobody said that Redis is away")
+            assert told["words"].startswith("no Redis: ")
+            assert told["since_ms"] is not None
+            own_redis.restart()
+
+            async def sample() -> Any:
+                return dict(await browser.events(3)).get("sample")
+
+            assert (await eventually(sample, 20, "it never came back"))["dead_letters"] == 0
+    finally:
+        await store.aclose()

@@ -1,0 +1,202 @@
+"""``rrq dashboard``: the web page on queues, workers, jobs and dead letters."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rrq.commands.options import settings_option
+from rrq.commands.output import print_line
+from rrq.commands.redis_access import describe_trouble, open_store
+from rrq.commands.refusal import Refusal
+from rrq.commands.settings_loading import load_settings
+from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
+from rrq.exc import SettingsError
+from rrq.logs import LogFormat, configure_logging
+from rrq.pod.http import parse_bind
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_SHUTDOWN_SECONDS = 2.0
+
+
+@click.command()
+@settings_option
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8090",
+    show_default=True,
+    envvar="RRQ_DASHBOARD_HTTP",
+    help="Where to serve it. [env: RRQ_DASHBOARD_HTTP]",
+)
+@click.option(
+    "--view-token-file",
+    type=click.Path(path_type=Path),
+    envvar="RRQ_DASHBOARD_VIEW_TOKEN_FILE",
+    help="File with the token that lets people look. [env: RRQ_DASHBOARD_VIEW_TOKEN_FILE]",
+)
+@click.option(
+    "--admin-token-file",
+    type=click.Path(path_type=Path),
+    envvar="RRQ_DASHBOARD_ADMIN_TOKEN_FILE",
+    help="File with the token that lets people act, too. [env: RRQ_DASHBOARD_ADMIN_TOKEN_FILE]",
+)
+@click.option(
+    "--read-only",
+    is_flag=True,
+    envvar="RRQ_DASHBOARD_READ_ONLY",
+    help="Nobody may act, whatever else is said.",
+)
+@click.option(
+    "--proxy-user-header",
+    metavar="NAME",
+    envvar="RRQ_DASHBOARD_PROXY_USER_HEADER",
+    help="Header in which a proxy in front says who signed in, such as X-Forwarded-User.",
+)
+@click.option(
+    "--proxy-from",
+    multiple=True,
+    metavar="NETWORK",
+    envvar="RRQ_DASHBOARD_PROXY_FROM",
+    help="Where that proxy comes from; from elsewhere the header is not believed. Default: this machine.",
+)
+@click.option(
+    "--proxy-admin",
+    "proxy_admins",
+    multiple=True,
+    metavar="USER",
+    envvar="RRQ_DASHBOARD_PROXY_ADMINS",
+    help="User of the proxy who may act; * for all of them. Others may look.",
+)
+@click.option(
+    "--public-host",
+    "public_hosts",
+    multiple=True,
+    metavar="NAME",
+    envvar="RRQ_DASHBOARD_PUBLIC_HOSTS",
+    help="Name by which browsers know a dashboard on 127.0.0.1 behind a proxy.",
+)
+@click.option(
+    "--hide-arguments",
+    is_flag=True,
+    envvar="RRQ_DASHBOARD_HIDE_ARGUMENTS",
+    help="Never show arguments and results of jobs.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "json", "text"]),
+    default="auto",
+    envvar="RRQ_LOG_FORMAT",
+    help="auto is text on a terminal, else JSON. [env: RRQ_LOG_FORMAT]",
+)
+def dashboard(
+    settings_path: str | None,
+    http: str,
+    view_token_file: Path | None,
+    admin_token_file: Path | None,
+    read_only: bool,
+    proxy_user_header: str | None,
+    proxy_from: tuple[str, ...],
+    proxy_admins: tuple[str, ...],
+    public_hosts: tuple[str, ...],
+    hide_arguments: bool,
+    log_format: LogFormat,
+) -> None:
+    """Serve a web page with queues, pools, workers, jobs and dead letters, live.
+
+    Without further options whoever is on this machine may look, and nobody may change anything. Ctrl-C ends it.
+    """
+    try:
+        import aiohttp  # noqa: F401  asked for before anything else is done
+    except ModuleNotFoundError as error:
+        raise Refusal(
+            "ERROR: The dashboard needs aiohttp, which is not installed. Run: pip install 'rrq[dashboard]'"
+        ) from error
+    try:
+        host, port = parse_bind(http)
+        policy = build_policy(
+            AccessOptions(
+                host,
+                read_only,
+                _read_token(view_token_file, "--view-token-file"),
+                _read_token(admin_token_file, "--admin-token-file"),
+                proxy_user_header,
+                proxy_from,
+                proxy_admins,
+                public_hosts,
+            )
+        )
+    except SettingsError as error:
+        raise Refusal(f"ERROR: {error}") from error
+    settings = load_settings(settings_path)
+    configure_logging(log_format, "INFO", None)
+    try:
+        asyncio.run(_serve(settings, policy, (host, port), hide_arguments))
+    except OSError as error:
+        raise Refusal(
+            f"ERROR: Cannot listen on {http}: {error.strerror or error}. Choose another address with --http."
+        ) from error
+
+
+async def _serve(
+    settings: RRQSettings, policy: AccessPolicy, address: tuple[str, int], hide_arguments: bool
+) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    store = open_store(settings)
+    try:
+        runner = _build_runner(settings, policy, store, hide_arguments)
+        await runner.setup()
+        try:
+            bound = await _listen(runner, address)
+            print_line(f"The dashboard is at http://{bound} ({_describe(policy)}). Ctrl-C ends it.")
+            await stopping.wait()
+        finally:
+            await runner.cleanup()
+    finally:
+        await store.aclose()
+
+
+def _build_runner(
+    settings: RRQSettings, policy: AccessPolicy, store: JobStore, hide_arguments: bool
+) -> "web.AppRunner":
+    from aiohttp import web
+
+    from rrq.dashboard.server import Dashboard, DashboardOptions
+
+    options = DashboardOptions(policy, hide_arguments, lambda error: describe_trouble(settings, error))
+    return web.AppRunner(
+        Dashboard(store, options).build_app(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
+    )
+
+
+async def _listen(runner: "web.AppRunner", address: tuple[str, int]) -> str:
+    from aiohttp import web
+
+    host, port = address
+    await web.TCPSite(runner, host or None, port).start()
+    bound_host, bound_port = runner.addresses[0][:2]
+    return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+
+
+def _describe(policy: AccessPolicy) -> str:
+    if policy.read_only or not (policy.admin_token or policy.proxy_admins):
+        return "read-only"
+    return "admins may act"
+
+
+def _read_token(path: Path | None, option: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The file of {option}, {path}, cannot be read: {error}.") from error

@@ -1,0 +1,321 @@
+"""The HTTP side of the dashboard: routes, headers and streams, nothing else.
+
+Who may do what is decided in ``access.py``, what is shown in ``pages.py``, what is changed in ``actions.py``.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import monotonic, time
+from typing import Any, Final
+
+from aiohttp import web
+
+from rrq.commands.formatting import as_strict_json
+from rrq.dashboard.access import (
+    COOKIE_NAME,
+    CSRF_HEADER,
+    SECURITY_HEADERS,
+    SESSION_SECONDS,
+    AccessPolicy,
+    Caller,
+    Denial,
+    Evidence,
+    WriteEvidence,
+    build_csrf_token,
+    build_key,
+    build_session,
+    decide_caller,
+    decide_host,
+    decide_origin,
+    decide_sign_in,
+    decide_write,
+    name_actor,
+)
+from rrq.dashboard.actions import Actions, OrderRefused
+from rrq.dashboard.assets import load_assets
+from rrq.dashboard.feed import TROUBLE, Feed
+from rrq.dashboard.job_views import ValueRules
+from rrq.dashboard.pages import Answer, Pages
+from rrq.dashboard.reading import PictureReader
+from rrq.store import JobStore
+from rrq.version import __version__
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_BODY: Final = 1024 * 1024
+_MOST_FAILED_SIGN_INS: Final = 10
+_FAILED_SIGN_INS_SECONDS: Final = 60.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class DashboardOptions:
+    policy: AccessPolicy
+    hides_values: bool
+    describe_trouble: Callable[[BaseException], str]
+
+
+class Dashboard:
+    """One server for one Redis."""
+
+    def __init__(self, store: JobStore, options: DashboardOptions) -> None:
+        self._policy = options.policy
+        self._key = build_key(options.policy, secrets.token_bytes(32))
+        self._rules = ValueRules(options.hides_values)
+        self._describe = options.describe_trouble
+        self._feed = Feed(PictureReader(store).run_once, options.describe_trouble)
+        self._pages = Pages(store, self._feed, self._rules)
+        self._actions = Actions(store, hides_values=options.hides_values)
+        self._assets = load_assets()
+        self._ending = asyncio.Event()
+        self._failed_sign_ins: list[float] = []
+
+    def build_app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY)
+        app.cleanup_ctx.append(self._run_feed)
+        app.on_shutdown.append(self._end_streams)
+        get = app.router.add_get
+        get("/", self._page)
+        get("/static/{path:.+}", self._static)
+        get("/livez", self._livez)
+        get("/api/session", self._session)
+        app.router.add_post("/api/sign-in", self._sign_in)
+        app.router.add_post("/api/sign-out", self._sign_out)
+        get("/api/live", self._for_viewers(self._live))
+        for path, answer in self._pages.by_path().items():
+            get(f"/api/{path}", self._for_viewers(_as_json(answer)))
+        app.router.add_post("/api/actions/{name}", self._act)
+        return app
+
+    # Around every request
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        denial = decide_host(self._policy, request.host)
+        if denial is not None and request.path != "/livez":
+            response: web.StreamResponse = _refuse(denial)
+        else:
+            response = await self._answer(request, handler)
+        if not response.prepared:
+            response.headers.update(SECURITY_HEADERS)
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _json({"error": error.reason}, HTTPStatus(error.status))
+        except OrderRefused as error:
+            return _json({"error": str(error)}, HTTPStatus.CONFLICT)
+        except TROUBLE as error:
+            if isinstance(error, ConnectionResetError):
+                raise  # the browser went away
+            return _json({"error": self._describe(error), "is_trouble": True}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _for_viewers(self, handler: Handler) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if self._caller(request) is None:
+                return _refuse(Denial(HTTPStatus.UNAUTHORIZED, "Sign in first."))
+            return await handler(request)
+
+        return answer
+
+    def _caller(self, request: web.Request) -> Caller | None:
+        header = self._policy.proxy_user_header
+        evidence = Evidence(
+            peer=_peer(request),
+            proxy_user=request.headers.get(header) if header else None,
+            cookie=request.cookies.get(COOKIE_NAME),
+        )
+        return decide_caller(self._policy, self._key, evidence, time())
+
+    # The page itself: it holds no data, so that it may be had before anybody signs in
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        return self._send_asset(request, "index.html")
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        return self._send_asset(request, request.match_info["path"])
+
+    def _send_asset(self, request: web.Request, name: str) -> web.StreamResponse:
+        asset = self._assets.get(name)
+        if asset is None:
+            raise web.HTTPNotFound(reason="There is no such page.")
+        # Asked for each time, so that after an upgrade no browser mixes old and new files.
+        headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == asset.etag:
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return web.Response(
+            body=asset.body, content_type=asset.content_type, charset="utf-8", headers=headers
+        )
+
+    async def _livez(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text="the dashboard answers\n")
+
+    # Who is there
+
+    async def _session(self, request: web.Request) -> web.StreamResponse:
+        caller = self._caller(request)
+        told = {"version": __version__, "takes_tokens": self._policy.takes_tokens}
+        if caller is None:
+            return _json({**told, "error": "Sign in first."}, HTTPStatus.UNAUTHORIZED)
+        return _json(
+            {
+                **told,
+                "actor": caller.actor,
+                "role": caller.role.value,
+                "has_session": caller.has_session,
+                "hides_values": self._rules.hides_values,
+                "csrf_header": CSRF_HEADER,
+                "csrf": build_csrf_token(self._key, caller, request.cookies.get(COOKIE_NAME)),
+            }
+        )
+
+    async def _sign_in(self, request: web.Request) -> web.StreamResponse:
+        denial = decide_origin(_write_evidence(request))
+        if denial is not None:
+            return _refuse(denial)
+        now = monotonic()
+        self._failed_sign_ins = [at for at in self._failed_sign_ins if now - at < _FAILED_SIGN_INS_SECONDS]
+        if len(self._failed_sign_ins) >= _MOST_FAILED_SIGN_INS:
+            return _refuse(Denial(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens. Wait a minute."))
+        order = await _read_order(request)
+        role = decide_sign_in(self._policy, str(order.get("token", "")))
+        if role is None:
+            self._failed_sign_ins.append(now)
+            logger.warning("sign-in refused", extra={"peer": _peer(request)})
+            return _refuse(Denial(HTTPStatus.FORBIDDEN, "This token is not known here."))
+        actor = name_actor(str(order.get("name", "")), role)
+        logger.info("signed in", extra={"actor": actor, "role": role.value})
+        response = _json({"role": role.value})
+        response.set_cookie(
+            COOKIE_NAME,
+            build_session(self._key, actor, role, time()),
+            max_age=SESSION_SECONDS,
+            httponly=True,
+            samesite="Strict",
+            # A proxy says how the browser came; at worst a liar keeps its own cookie from plain HTTP.
+            secure=request.secure or request.headers.get("X-Forwarded-Proto") == "https",
+        )
+        return response
+
+    async def _sign_out(self, request: web.Request) -> web.StreamResponse:
+        denial = decide_origin(_write_evidence(request))
+        if denial is not None:
+            return _refuse(denial)
+        response = _json({})
+        response.del_cookie(COOKIE_NAME, httponly=True, samesite="Strict")
+        return response
+
+    # Looking: the stream; what is asked for once is in pages.py
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        if self._feed.is_full:
+            raise web.HTTPServiceUnavailable(reason="Too many pages are open. Close some of them.")
+        response = web.StreamResponse(
+            headers={**SECURITY_HEADERS, "Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        # nginx would hold events back until its buffer is full.
+        response.headers["X-Accel-Buffering"] = "no"
+        await response.prepare(request)
+        ended = asyncio.ensure_future(self._ending.wait())
+        try:
+            async with contextlib.aclosing(self._feed.watch()) as messages:
+                # Somebody who may no longer look is not shown more: a session ends, an open page does not.
+                while self._caller(request) is not None:
+                    following = asyncio.ensure_future(anext(messages))
+                    await asyncio.wait({following, ended}, return_when=asyncio.FIRST_COMPLETED)
+                    if ended.done():
+                        following.cancel()
+                        await asyncio.wait({following})
+                        break
+                    await response.write(_build_event(following.result()))
+        except ConnectionResetError:
+            logger.debug("a page was closed")
+        finally:
+            ended.cancel()
+        return response
+
+    # Acting
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        caller, cookie = self._caller(request), request.cookies.get(COOKIE_NAME)
+        denial = decide_write(self._key, caller, cookie, _write_evidence(request))
+        if denial is not None or caller is None:
+            return _refuse(denial or Denial(HTTPStatus.UNAUTHORIZED, "Sign in first."))
+        name = request.match_info["name"]
+        done = await self._actions.run(name, await _read_order(request), caller.actor)
+        self._pages.forget_all()
+        logger.info("action", extra={"action": name, "actor": caller.actor, "affected": done.affected})
+        return _json({"affected": done.affected, "words": done.words})
+
+    # From start to end
+
+    async def _run_feed(self, _: web.Application) -> AsyncIterator[None]:
+        feed = asyncio.create_task(self._feed.run(self._ending))
+        yield
+        self._ending.set()
+        feed.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await feed
+
+    async def _end_streams(self, _: web.Application) -> None:
+        # An open page would hold the server up until its patience ends.
+        self._ending.set()
+
+
+def _as_json(answer: Answer) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return _json(await answer(request))
+
+    return handle
+
+
+async def _read_order(request: web.Request) -> dict[str, Any]:
+    # A form of another page can send text, but no JSON without asking the browser first.
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(reason="Send JSON.")
+    try:
+        order = await request.json()
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(reason="The body is no JSON.") from None
+    if not isinstance(order, dict):
+        raise web.HTTPBadRequest(reason="The body is no JSON object.")
+    return order
+
+
+def _write_evidence(request: web.Request) -> WriteEvidence:
+    headers = request.headers
+    return WriteEvidence(
+        request.host, headers.get("Origin"), headers.get("Sec-Fetch-Site"), headers.get(CSRF_HEADER)
+    )
+
+
+def _peer(request: web.Request) -> str:
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def _build_event(message: tuple[str, dict[str, Any]] | None) -> bytes:
+    if message is None:
+        return b": still here\n\n"
+    name, data = message
+    return f"event: {name}\ndata: {json.dumps(as_strict_json(data), separators=(',', ':'))}\n\n".encode()
+
+
+def _json(data: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    # A score may be infinite, for which JSON has no word and browsers no mercy.
+    text = json.dumps(as_strict_json(data), separators=(",", ":"))
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def _refuse(denial: Denial) -> web.Response:
+    return _json({"error": denial.reason}, denial.status)

@@ -1,0 +1,119 @@
+"""What the store's answers are made into before they are shown. Values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rrq.flow import FlowState, MinuteStats
+from rrq.keys import Keys
+from rrq.messages import QueueObservation, WorkerObservation
+from rrq.stored_job import StoredJob
+
+#: What the page is sent.
+Json = dict[str, Any]
+LONGEST_LINE: Final = 300
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Queues, workers and counters at one moment of the clock of Redis."""
+
+    now_ms: int
+    queues: dict[str, QueueObservation]
+    workers: dict[str, WorkerObservation]
+    counters: dict[str, int]
+    dead_letters: int
+    flow: FlowState
+    minutes: tuple[MinuteStats, ...]
+    """The last hour, oldest first; the last one is still being counted."""
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
+
+
+@dataclass(frozen=True)
+class JobQuery:
+    """Which jobs a list is to show."""
+
+    source: str
+    queue: str = ""
+    text: str = ""
+    status: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class ListedJob:
+    job_id: str
+    job: StoredJob | None
+    due_at_ms: float | None = None
+    worker_id: str | None = None
+    scope: str | None = None
+    """Where a parked job waits."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    jobs: list[ListedJob] = field(default_factory=list)
+    total: int = 0
+    """Entries of the list, wanted or not."""
+    looked_at: int = 0
+    """Entries that were read to fill this page."""
+    next_offset: int | None = None
+
+
+def matches(query: JobQuery, keys: Keys, job_id: str, job: StoredJob | None) -> bool:
+    """Tell whether a job is wanted; one that is gone is shown as long as nothing is asked of it."""
+    queue = keys.queue_name(job.queue_name) if job is not None and job.queue_name else ""
+    if query.status and (job is None or job.status != query.status):
+        return False
+    # A list of one queue holds nothing else, whatever its jobs say about where they came from.
+    if query.queue and query.source != "queued" and queue != keys.queue_name(query.queue):
+        return False
+    fields = (job.function_name, job.last_error, queue) if job is not None else ()
+    return any(query.text.lower() in (value or "").lower() for value in (job_id, *fields))
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """One worker; what a kind of worker does not tell is None."""
+
+    worker_id: str
+    kind: str
+    status: str
+    pod_uid: str
+    busy: int
+    capacity: int
+    is_draining: bool
+    queues: tuple[str, ...]
+    lease_seconds: float | None
+    ended: int | None
+    registered_ms: int | None
+    running: tuple[tuple[str, float], ...]
+    """Ids of the jobs in hand and when each was started, in Unix seconds."""
+
+
+@dataclass(frozen=True)
+class WorkerPage:
+    workers: list[WorkerFacts]
+    jobs: Mapping[str, StoredJob]
+    """What is known about the jobs in hand, by id."""
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    job: StoredJob
+    is_dead_letter: bool
+
+
+def to_ms(moment: datetime | None) -> int | None:
+    """Return milliseconds since 1970; None for a moment that is not known."""
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def first_line(text: str | None) -> str | None:
+    """Return as much of a text as fits into a list."""
+    lines = (text or "").strip().splitlines()
+    return lines[0][:LONGEST_LINE] if lines else None
