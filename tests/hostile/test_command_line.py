@@ -18,10 +18,12 @@ from click.testing import CliRunner
 from commandline import CommandLine, child_environment, terminal
 from foreign_hands import FAMILIES, VALUES, put
 from queue_steps import ask
+from rrq.cli import rrq
 from rrq.commands.on_demand import CommandsOnDemand
 from waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from click.testing import Result
@@ -50,6 +52,12 @@ LOOKING = [
     ("dlq", "inspect", EVIL_ID.replace("\0", "")),
     ("dlq", "inspect", "odd"),
     ("dlq", "requeue", "--all", "--dry-run"),
+    ("dlq", "delete", "--all", "--dry-run"),
+    ("job", "cancel", "--queue", "default", "--dry-run"),
+    ("batch", "show", "evil"),
+    ("limit", "list"),
+    ("flow",),
+    ("audit",),
     ("monitor",),
 ]
 # Printable characters, and what ends and indents lines.
@@ -79,7 +87,8 @@ async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
     fields: dict[str, Any] = dict.fromkeys(
         ("function_name", "queue_name", "status", "last_error", "worker_id", "job_args", "job_kwargs", "result",
          "traceback", "job_unique_key", "enqueue_time", "start_time", "completion_time", "current_retries",
-         "max_retries", "crash_history", "trace_context", "next_scheduled_run_time", STEERING), steering,
+         "max_retries", "crash_history", "trace_context", "next_scheduled_run_time", "attempts", "progress", "cursor",
+         "next", "parked_in", "batch_id", "parent_id", "limit_key", STEERING), steering,
     )  # fmt: skip
     jobs: dict[str, dict[str, Any]] = {
         EVIL_ID.replace("\0", ""): fields,
@@ -105,7 +114,35 @@ async def cli(redis_dsn: str, store: JobStore) -> CommandLine:
         await ask(store, "ZADD", store.keys.active_queues, "+inf", worker_id)
     for health in (b"\xff", b"[]", b"[" * 50_000, json.dumps(dict.fromkeys(("status", "timestamp", "queues", "active_jobs"), STEERING)).encode()):  # fmt: skip
         await ask(store, "SET", b"rrq:health:worker:" + health[:5], health)
+    await put_evil_controls(store)
     return CommandLine(redis_dsn)
+
+
+async def put_evil_controls(store: JobStore) -> None:
+    """Leave pauses, limits, parked jobs, an audit entry and a batch that no version of RRQ wrote."""
+    evil = json.dumps(STEERING)
+    for target in (b"", b"\xff", b"queue:a", f"function:{STEERING}".encode(), f"pool:{STEERING}".encode()):
+        pause = f'{{"state": "paused", "by": {evil}, "reason": {evil}, "at_ms": 1e300}}'
+        await ask(store, "HSET", store.keys.pauses, target, pause)
+        limit = (
+            f'{{"concurrency": {evil}, "key": {evil}, "rate": [{evil}], "burst": {{}}, "per_seconds": null}}'
+        )
+        await ask(store, "HSET", store.keys.limits, target, limit)
+        await ask(store, "HSET", store.keys.limit_overrides, target, limit)
+        await ask(store, "ZADD", store.keys.parked, "+inf", target)
+    for text in (b"[" * 50_000, b"[]", b"\xff", b'{"state": 7}'):
+        await ask(store, "HSET", store.keys.pauses, text[:5], text)
+        await ask(store, "HSET", store.keys.limits, text[:5], text)
+    await ask(
+        store, "XADD", store.keys.audit, "*", "actor", STEERING, "detail", f"[{evil}]", b"\xff", b"\xff"
+    )
+    await ask(
+        store, "XADD", store.keys.audit, f"{2**64 - 1}-0", "object", STEERING, "detail", f'{{"a": {evil}}}'
+    )
+    fields = {"total": STEERING, "ended": STEERING, "callback": json.dumps([1, STEERING])}
+    await ask(
+        store, "HSET", store.keys.batch_key("evil"), *(part for pair in fields.items() for part in pair)
+    )
 
 
 @pytest.mark.parametrize("option", ["", "--json", "--raw"])
@@ -125,7 +162,7 @@ async def test_garbage_in_redis_is_shown_and_steers_nothing(
 @pytest.mark.parametrize(
     "command",
     [("job", "show", EVIL_ID.replace("\0", "")), ("job", "list"), ("dlq", "list"), ("queue", "inspect", "default"),
-     ("dlq", "stats"), ("queue", "list"), ("monitor",)],
+     ("dlq", "stats"), ("queue", "list"), ("flow",), ("audit",), ("monitor",)],
     ids=lambda command: " ".join(command[:2]),
 )  # fmt: skip
 async def test_a_terminal_gets_no_sequence_from_a_job(command: tuple[str, ...], cli: CommandLine) -> None:
@@ -145,7 +182,11 @@ async def test_a_key_of_the_wrong_type_is_one_clear_line(
 ) -> None:
     cli = CommandLine(redis_dsn)
     commands = (*LOOKING, ("job", "cancel", "job-under-attack"), ("job", "replay", "job-under-attack"),
-                ("dlq", "requeue", "--all"), ("queue", "inspect", "under-attack"))  # fmt: skip
+                ("dlq", "requeue", "--all"), ("queue", "inspect", "under-attack"), ("batch", "show", "batch-under-attack"),
+                ("pause", "queue:under-attack"), ("resume", "queue:under-attack"), ("disable", "function-under-attack"),
+                ("enable", "function-under-attack"), ("limit", "set", "queue:under-attack", "--rate", "1"),
+                ("limit", "remove", "queue:under-attack"), ("job", "cancel", "--queue", "under-attack", "--yes"),
+                ("dlq", "edit", "job-under-attack", "--args", "[]"), ("dlq", "delete", "--all", "--yes"))  # fmt: skip
     for kind in ("string", "zset" if family.kind != "zset" else "hash"):
         if kind == family.kind:
             kind = next(other for other in VALUES if other != family.kind)
@@ -176,9 +217,37 @@ COMMANDS = [
     ("monitor", "--queues"), ("check", "--timeout"), ("check", "--settings"), ("completion",), ("debug", "submit"),
     ("debug", "submit", "f", "--args"), ("debug", "submit", "f", "--kwargs"), ("debug", "submit", "f", "--queue"),
     ("debug", "submit", "f", "--delay"), ("debug", "clear", "--confirm", "--pattern"),
-    ("worker", "run", "--num-workers"), ("worker", "run", "--http"),
+    ("worker", "run", "--num-workers"), ("worker", "run", "--http"), ("worker", "run", "--num-workers", "0", "--weights"),
+    ("pause",), ("pause", "queue:a", "--reason"), ("pause", "queue:a", "--as"), ("resume",), ("disable",), ("enable",),
+    ("limit", "set"), ("limit", "set", "function:f", "--rate"), ("limit", "set", "function:f", "--concurrency"),
+    ("limit", "set", "function:f", "--concurrency", "1", "--key"), ("limit", "remove"), ("limit",), ("audit", "--limit"),
+    ("batch", "show"), ("job", "cancel", "--yes", "--queue"), ("job", "cancel", "--queue", "q", "--yes", "--function"),
+    ("job", "cancel", "--queue", "q", "--yes", "--due-for"), ("dlq", "delete", "--yes"), ("dlq", "edit"),
+    ("dlq", "edit", "x", "--args"), ("dlq", "edit", "x", "--kwargs"), ("dlq", "delete", "--yes", "--all", "--dlq-name"),
     (), ("job",), ("nothing",),
 ]  # fmt: skip
+
+
+def test_every_command_is_among_those_that_garbage_is_thrown_at() -> None:
+    def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            if isinstance(found, click.Group):
+                yield from commands(found, *path, name)
+            else:
+                yield (*path, name)
+
+    tried = {command[:length] for command in (*LOOKING, *COMMANDS) for length in (1, 2)}
+    # These run until they are stopped.
+    endless = {
+        ("dashboard",),
+        ("worker", "watch"),
+        ("debug", "generate-jobs"),
+        ("debug", "generate-workers"),
+        ("debug", "stress-test"),
+    }
+    assert set(commands(rrq)) - endless <= tried
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -21,9 +21,12 @@ from rrq.version import __version__
 
 __all__ = ["rrq"]
 
-_COMMANDS = {
-    name: f"rrq.commands.{name}:{name}"
-    for name in ("check", "completion", "debug", "dlq", "job", "monitor", "queue", "worker")
+_MODULES = (
+    "audit", "batch", "check", "completion", "dashboard", "debug", "dlq", "flow", "job", "limit", "monitor", "queue",
+    "worker",
+)  # fmt: skip
+_COMMANDS = {name: f"rrq.commands.{name}:{name}" for name in _MODULES} | {
+    name: f"rrq.commands.pause:{name}" for name in ("pause", "resume", "disable", "enable")
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from commandline import CommandLine, child_environment
 from fleet import running_worker
+from listening import Listener
 from queue_steps import ask, end_lease, start_worker
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -173,8 +174,6 @@ async def _silent_server() -> AsyncIterator[int]:
     async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1000):
             pass
-        writer.close()
 
-    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with Listener(stay_silent) as server:
+        yield server.port

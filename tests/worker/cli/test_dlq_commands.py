@@ -269,3 +269,97 @@ async def test_requeueing_all_drops_what_has_expired_and_leaves_new_lives_alone(
     assert "1 entries were dropped" in result.stderr
     assert await dead_letters(store) == []
     assert not await is_queued(store, "again")
+
+
+async def test_requeueing_is_audited(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "job-2")
+    await cli.ok("dlq", "requeue", "--all", "--dry-run", "--as", "ada")
+    assert await store.read_audit() == []
+    await cli.ok("dlq", "requeue", "--all", "--as", "ada")
+    (entry,) = await store.read_audit()
+    assert (entry.actor, entry.action, entry.object) == ("ada", "requeue", "dlq:default")
+    assert entry.detail == {"jobs": 2, "queue": "default", "ids": ["job-1", "job-2"]}
+
+
+async def test_dead_letters_are_deleted_for_good_after_a_question(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2", "job-3", "job-4")
+    assert await cli.refused("dlq", "delete") == "ERROR: Say which: ids, --queue, --function, or --all."
+    assert await cli.ok("dlq", "delete", "--all", "--dry-run") == "DRY RUN: Would delete 4 jobs\n"
+    result = await cli.run("dlq", "delete", "--all", answer="n\n")
+    assert "Delete 4 jobs of DLQ default for good?" in result.stderr
+    assert result.stdout == "Nothing was deleted\n"
+    assert len(await dead_letters(store)) == 4
+    assert (
+        await cli.ok("dlq", "delete", "job-1", "nobody", answer="y\n")
+        == "Deleted 1 jobs from DLQ 'default'\n"
+    )
+    told = await cli.json("dlq", "delete", "--queue", "mail", "--yes", "--as", "ada")
+    assert (told["matching"], told["deleted"], told["job_ids"]) == (1, 1, ["job-2"])
+    assert await dead_letters(store) == ["job-4", "job-3"]
+    assert await job_fields(store, "job-2") == {}
+    entry = (await store.read_audit())[0]
+    assert (entry.actor, entry.action, entry.object) == ("ada", "delete", "dlq:default")
+    said = await cli.ok("dlq", "delete", "--function", "add")
+    assert said == "No matching jobs found in DLQ: default\n"
+
+
+async def test_a_dead_letter_gets_new_arguments_and_runs(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "mail/job-1")
+    said = await cli.ok("dlq", "edit", "job-1", "--args", '["order 8"]', "--as", "ada")
+    assert said == "Job 'job-1' has new arguments: [\"order 8\"] {}\n"
+    assert await dead_letters(store) == ["job-1"]
+    told = await cli.json("dlq", "edit", "job-1", "--kwargs", '{"speed": 3}', "--requeue", "--as", "ada")
+    assert told == {
+        "job_id": "job-1",
+        "job_args": ["order 8"],
+        "job_kwargs": {"speed": 3},
+        "requeued_to": "mail",
+    }
+    audited = [(entry.action, entry.object) for entry in await store.read_audit()]
+    assert audited == [("requeue", "dlq:default"), ("edit", "job:job-1"), ("edit", "job:job-1")]
+    registry.register("fail", lambda ctx, order, speed: f"{order} at {speed}", replace=True)
+    await run_burst(quick, registry, queues=["mail"])
+    result = await client.get_job_status("job-1")
+    assert result is not None
+    assert result.result == "order 8 at 3"
+
+
+async def test_editing_and_requeueing_in_one_is_told(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await bury(client, quick, registry, "job-1")
+    said = await cli.ok("dlq", "edit", "job-1", "--args", "[]", "--requeue")
+    assert said.splitlines()[1] == "Job 'job-1' is back in queue 'default'"
+
+
+async def test_an_edited_letter_that_is_queued_already_is_left_alone(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1")
+    await store.add_job_to_queue("default", "job-1", 7)
+    complaint = await cli.refused("dlq", "edit", "job-1", "--args", "[]", "--requeue")
+    assert complaint.endswith("has new arguments, but was enqueued anew meanwhile: it was left alone")
+
+
+async def test_what_is_no_dead_letter_is_not_edited(
+    cli: CommandLine, client: RRQClient, store: JobStore, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    await client.enqueue("fail", "order 7", _job_id="waiting")
+    complaint = await cli.refused("dlq", "edit", "waiting", "--args", "[]")
+    assert complaint == "Job 'waiting' is not in DLQ default, so its arguments stay as they are"
+    assert (await job_fields(store, "waiting"))["job_args"] == '["order 7"]'
+    assert await cli.refused("dlq", "edit", "nobody", "--args", "[]") == "Job 'nobody' not found"
+    assert (await cli.run("dlq", "edit", "waiting")).exit_code == 2
+    assert (await cli.run("dlq", "edit", "waiting", "--args", "{}")).exit_code == 2
+    await bury(client, quick, registry, "broken")
+    await store.redis.hset("rrq:job:broken", "job_args", "{broken")
+    complaint = await cli.refused("dlq", "edit", "broken", "--kwargs", "{}")
+    assert complaint == "What is stored for job 'broken' cannot be read; give --args too"
+    await store.redis.hdel("rrq:job:broken", "job_args")
+    assert (await cli.json("dlq", "edit", "broken", "--kwargs", '{"reason": "x"}'))["job_args"] == []

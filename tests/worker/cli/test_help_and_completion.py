@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -29,6 +30,22 @@ HELP = {
     ("dlq", "list"): "List jobs in the Dead Letter Queue",
     ("dlq", "stats"): "Show DLQ statistics and error patterns",
     ("dlq", "requeue"): "Requeue jobs from DLQ back to a live queue",
+    ("dashboard",): "Serve a web page",
+    ("dlq", "edit"): "Change the arguments of a dead letter",
+    ("dlq", "delete"): "Delete dead letters for good",
+    ("job", "cancel"): "Cancel jobs.",
+    ("batch",): "Inspect batches",
+    ("batch", "show"): "how far a batch has come",
+    ("pause",): "TARGET is queue:NAME, function:NAME or pool:NAMESPACE/NAME",
+    ("resume",): "Let a paused queue, function or pool go on",
+    ("disable",): "Switch a function off without a deployment",
+    ("enable",): "Switch a function on again",
+    ("limit",): "Limit how many jobs run at once",
+    ("limit", "list"): "List the limits",
+    ("limit", "set"): "rrq limit set function:send --concurrency 5",
+    ("limit", "remove"): "Take back a limit that was set by hand",
+    ("flow",): "Show what holds jobs back",
+    ("audit",): "Show who paused, limited, cancelled",
     ("monitor",): "monitoring dashboard",
     ("debug",): "Debug and testing tools",
     ("debug", "generate-jobs"): "Generate fake jobs",
@@ -45,7 +62,9 @@ def test_help_says_what_a_command_does(command: tuple[str, ...], phrase: str) ->
 
 def test_all_groups_are_listed() -> None:
     shown = CliRunner().invoke(rrq, ["--help"]).output
-    for name in ("worker", "check", "queue", "job", "dlq", "monitor", "debug", "completion"):
+    groups = {command[0] for command in HELP if command}
+    assert groups == set(rrq.list_commands(click.Context(rrq)))
+    for name in groups:
         assert f"\n  {name} " in shown
 
 
@@ -66,12 +85,17 @@ def test_an_unknown_shell_is_a_usage_error() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
-def test_bash_completes_commands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("dlq re", "requeue"), ("limit r", "remove"), ("pau", "pause"), ("job cancel --due", "--due-for")],
+)
+def test_bash_completes_commands(typed: str, completed: str, tmp_path: Path) -> None:
     script = tmp_path / "rrq"
     script.write_text(CliRunner().invoke(rrq, ["completion", "bash"]).output)
     # What bash does when TAB is pressed after "rrq dlq re".
     ask = (
-        f"source {script}; COMP_WORDS=(rrq dlq re); COMP_CWORD=2; _rrq_completion rrq; echo ${{COMPREPLY[*]}}"
+        f"source {script}; COMP_WORDS=(rrq {typed}); COMP_CWORD={len(typed.split())}; _rrq_completion rrq; "
+        "echo ${COMPREPLY[*]}"
     )
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
@@ -82,4 +106,4 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
         timeout=30,
         check=False,
     )
-    assert done.stdout.strip() == "requeue", done.stderr
+    assert done.stdout.strip() == completed, done.stderr

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleet import running_worker
-from queue_steps import is_queued, job_fields
+from queue_steps import back, dead, done, enqueue, is_queued, job_fields, start_worker
+from rrq.client import JobRequest
+from rrq.flow import Limit
 from rrq.job import JobStatus
+from rrq.messages import DeathCertificate
 from running import run_burst
 from waiting import eventually
 
 if TYPE_CHECKING:
     from commandline import CommandLine
     from rrq.client import RRQClient
+    from rrq.context import JobContext
     from rrq.registry import JobRegistry
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
@@ -248,6 +252,182 @@ async def test_a_pending_job_that_is_in_no_queue_is_explained(cli: CommandLine, 
     assert await cli.refused("job", "cancel", "bare") == "Job has no associated queue"
 
 
+async def test_several_jobs_are_cancelled_and_audited(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    for number in range(3):
+        await client.enqueue("add", _job_id=f"job-{number}")
+    result = await cli.run("job", "cancel", "job-0", "nobody", "job-1", "--as", "ada")
+    assert result.exit_code == 1
+    assert result.stdout == "Job 'job-0' cancelled successfully\nJob 'job-1' cancelled successfully\n"
+    assert result.stderr == "Job 'nobody' not found\n"
+    assert await is_queued(store, "job-2")
+    audited = [(entry.actor, entry.action, entry.object) for entry in await store.read_audit()]
+    assert audited == [("ada", "cancel", "job:job-1"), ("ada", "cancel", "job:job-0")]
+    await client.enqueue("add", _job_id="job-4")
+    told = await cli.json("job", "cancel", "job-2", "job-4")
+    assert [entry["job_id"] for entry in told] == ["job-2", "job-4"]
+
+
+async def test_waiting_jobs_are_cancelled_by_filter_after_a_question(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    for number in range(3):
+        await client.enqueue("add", _job_id=f"job-{number}")
+    await client.enqueue("fail", _job_id="other")
+    await client.enqueue("add", _job_id="later", _defer_by=60)
+    chosen = ("job", "cancel", "--queue", "default", "--function", "add", "--due-for", "0")
+    words = "waiting job(s) in queue default of function add, due for 0 s or more"
+    assert await cli.ok(*chosen, "--dry-run") == f"DRY RUN: Would cancel 3 {words}\n"
+    result = await cli.run(*chosen, answer="n\n")
+    assert f"Cancel 3 {words}?" in result.stderr
+    assert result.stdout == "Nothing was cancelled\n"
+    assert await is_queued(store, "job-1")
+    assert await cli.ok(*chosen, "--yes", "--as", "ada") == f"Cancelled 3 {words}\n"
+    assert (await store.get_queued_job_ids("default")) == ["other", "later"]
+    assert (await store.read_audit())[0].detail["jobs"] == 3
+    assert await cli.ok(*chosen) == f"No {words}\n"
+    told = await cli.json("job", "cancel", "--queue", "default", "--yes")
+    assert told == {"queue": "default", "matching": 2, "cancelled": 2, "dry_run": False}
+
+
+async def test_nobody_at_the_keyboard_cancels_nothing_by_filter(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    await client.enqueue("add", _job_id="job-1")
+    assert (await cli.run("job", "cancel", "--queue", "default")).exit_code == 1
+    assert await is_queued(store, "job-1")
+
+
+@pytest.mark.parametrize(
+    "words", ["", "job-1 --queue mail", "--function add", "job-1 --function add", "job-1 --dry-run"]
+)
+async def test_jobs_are_cancelled_by_id_or_by_queue(cli: CommandLine, words: str) -> None:
+    assert (await cli.run("job", "cancel", *words.split())).exit_code == 2
+
+
+# What keeps a job, and what it belongs to
+
+
+async def test_a_job_tells_what_it_waits_for(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await client.enqueue("add", _job_id="job-1", _limit_key="acme")
+    assert "Waits" not in await cli.ok("job", "show", "job-1")
+    await store.set_limit("function:add", Limit(concurrency=0))
+    await run_burst(settings, registry)
+    assert "\nWaits: limit of f:add (0 at once)\n" in await cli.ok("job", "show", "job-1")
+    assert (await cli.json("job", "show", "job-1"))["waits_for"] == "limit of f:add (0 at once)"
+    await store.set_pause("function:add", "paused", "ada", "why not")
+    shown = await cli.ok("job", "show", "job-1")
+    assert "\nWaits: function:add is paused by ada since 2" in shown
+    assert ": why not\n" in shown
+    await store.set_pause("queue:default", "paused", "bob")
+    assert "\nWaits: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
+
+
+async def test_a_job_that_waits_for_its_key_names_it(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await store.set_limit("function:add", Limit(per_key=0, key="tenant"))
+    await client.enqueue("add", _job_id="job-1", _limit_key="acme")
+    await run_burst(settings, registry)
+    shown = await cli.ok("job", "show", "job-1")
+    assert "\nWaits: limit of f:add for key 'acme' (0 at once per tenant)\n" in shown
+    assert "\nLimit Key: acme\n" in shown
+
+
+async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    async def count(ctx: JobContext) -> None:
+        await ctx.set_progress(3, 12, "rows imported")
+        await ctx.save_cursor({"row": 3})
+        raise ValueError("no such row")
+
+    registry.register("count", count)
+    settings.base_retry_delay_seconds = 1000
+    await client.enqueue("count", _job_id="job-1")
+    await run_burst(settings, registry)
+    shown = await cli.ok("job", "show", "job-1")
+    assert "\nProgress: 3 of 12 (25 %), rows imported\n" in shown
+    assert '\nCursor: {"row": 3}\n' in shown
+    assert ", retry after " in shown.partition("\nAttempts Before: ")[2]
+    assert ": no such row\n" in shown
+    described = await cli.json("job", "show", "job-1")
+    assert described["progress"]["done"] == 3
+    assert described["cursor"] == {"row": 3}
+    assert [attempt["outcome"] for attempt in described["attempts"]] == ["retry"]
+
+
+async def test_a_job_tells_its_chain_and_its_batch(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    batch = await client.enqueue_batch([JobRequest("add", job_id="job-0")])
+    await client.enqueue(
+        "add", _job_id="job-1", _then=[JobRequest("add", job_id="job-2"), JobRequest("hold")]
+    )
+    assert "\nThen: add, hold\n" in await cli.ok("job", "show", "job-1")
+    assert f"\nBatch: {batch.batch_id}\n" in await cli.ok("job", "show", "job-0")
+    await client.enqueue("add", _job_id="first", _then=[JobRequest("add", job_id="second")])
+    await client.cancel("job-1")
+    await run_burst(settings, registry)
+    shown = await cli.ok("job", "show", "second")
+    assert "\nFollows Job: first\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        ('{"done": 3, "total": null, "note": ""}', "3"),
+        ('{"done": 3, "total": 0}', "3 of 0"),
+        ('{"done": "half"}', '"half"'),
+        ('{"done": 1e999, "total": 2}', "Infinity of 2 (inf %)"),
+        (f'{{"done": 1{"0" * 400}, "total": 3}}', f"1{'0' * 400} of 3"),
+        ("[1]", "[1]"),
+        ("{broken", '"{broken"'),
+    ],
+)
+async def test_progress_of_any_kind_is_shown(
+    cli: CommandLine, store: JobStore, progress: str, words: str
+) -> None:
+    await store.redis.hset("rrq:job:job-1", mapping={"function_name": "add", "progress": progress})
+    assert f"\nProgress: {words}\n" in await cli.ok("job", "show", "job-1")
+
+
+async def test_a_batch_tells_how_far_it_has_come(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
+) -> None:
+    requests = [JobRequest("add"), JobRequest("fail"), JobRequest("add", queue_name="slow")]
+    batch = await client.enqueue_batch(requests, JobRequest("add"))
+    await run_burst(quick, registry)
+    shown = await cli.ok("batch", "show", batch.batch_id)
+    assert shown.splitlines()[2:] == [
+        "State: under way",
+        "Jobs: 3",
+        "Not Ended: 1",
+        "Failed or Cancelled: 1",
+        "Callback: add",
+    ]
+    await run_burst(quick, registry, queues=["slow"])
+    found = await cli.json("batch", "show", batch.batch_id)
+    assert (found["pending"], found["failed"], found["open"]) == (0, 1, False)
+    assert found["ended"] is not None
+    assert "\nState: ended at 2" in await cli.ok("batch", "show", batch.batch_id)
+    assert await cli.refused("batch", "show", "nobody") == "Batch 'nobody' not found"
+
+
+async def test_a_batch_of_a_foreign_hand_is_shown(cli: CommandLine, store: JobStore) -> None:
+    fields = {"total": "many", "callback": "[", "open": "1"}
+    await store.redis.hset(store.keys.batch_key("odd"), mapping=fields)  # type: ignore[arg-type]  # dict is invariant
+    shown = await cli.ok("batch", "show", "odd")
+    assert "\nState: its jobs are still being queued\nJobs: -\n" in shown
+    assert "\nCallback: -\n" in shown
+
+
+# Timelines
+
+
 async def test_the_timeline_of_a_failed_job_is_in_time_order(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -258,7 +438,8 @@ async def test_the_timeline_of_a_failed_job_is_in_time_order(
     lines = (await cli.ok("job", "trace", "job-number-1")).splitlines()
     assert lines[0] == "Job Timeline: job-numb..."
     events = [line.split("  ")[0] for line in lines[2:-1]]
-    assert events == ["Created", "Retry 1", "Retry 2", "Started", "Failed"]
+    first_two = ["Started", "Attempt Failed"] * 2
+    assert events == ["Created", *first_two, "Started", "Failed"]
     assert lines[-1].startswith("Total Duration: ")
     trace = await cli.json("job", "trace", "job-number-1")
     times = [event["at"] for event in trace["events"] if event["at"]]
@@ -284,8 +465,58 @@ async def test_the_timeline_of_a_job_that_waits_for_its_retry(
     await client.enqueue("fail", _job_id="job-1")
     await run_burst(settings, registry)
     trace = await cli.json("job", "trace", "job-1")
-    assert [event["event"] for event in trace["events"]] == ["Created", "Started", "Retry 1"]
+    assert [event["event"] for event in trace["events"]] == [
+        "Created",
+        "Started",
+        "Attempt Failed",
+        "Retry Due",
+    ]
     assert trace["total_duration_seconds"] < 60
+
+
+async def test_the_timeline_tells_how_each_attempt_ended(cli: CommandLine, store: JobStore) -> None:
+    worker = await start_worker(store)
+    await enqueue(store, "job-1")
+    await worker.finish(back(await worker.take_one()))
+    await worker.take_one()
+    await store.reap_workers(DeathCertificate(worker.identity))
+    heir = await start_worker(store, "heir")
+    await heir.finish(dead(await heir.take_one(), "no such order"))
+    await store.requeue_dlq("default", "default")
+    await heir.finish(done(await heir.take_one()))
+    trace = await cli.json("job", "trace", "job-1")
+    assert [(event["event"], event["details"]) for event in trace["events"]] == [
+        ("Created", "in default"),
+        ("Started", "by worker-a"),
+        ("Handed Back", "stopping"),
+        ("Started", "by worker-a"),
+        ("Handed Back", "Worker worker-a died while running this job. Re-queued."),
+        ("Started", "by heir"),
+        ("Dead-lettered", "no such order"),
+        ("Started", "by heir"),
+        ("Completed", ""),
+    ]
+    times = [event["at"] for event in trace["events"]]
+    assert times == sorted(times)
+
+
+async def test_retries_that_nobody_wrote_down_are_listed_by_number(cli: CommandLine, store: JobStore) -> None:
+    fields = {"status": "RETRYING", "current_retries": "3", "last_error": "busy"}
+    await store.redis.hset("rrq:job:old", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
+    trace = await cli.json("job", "trace", "old")
+    assert [event["event"] for event in trace["events"]] == ["Created", "Retry 1", "Retry 2", "Retry 3"]
+    story = '[{"outcome": "retry", "worker": "w", "start": "2030-01-01T00:00:00Z", "end": "never"}, 7]'
+    await store.redis.hset("rrq:job:old", "attempts", story)
+    trace = await cli.json("job", "trace", "old")
+    names = ["Created", "Retry 1", "Retry 2", "Started", "Attempt Failed", "Retry Due"]
+    assert [event["event"] for event in trace["events"]] == names
+    assert "\nAttempts Before: 2030-01-01 00:00:00Z by w, retry after -\n" in await cli.ok(
+        "job", "show", "old"
+    )
+    await store.redis.hset("rrq:job:old", "attempts", '[{"error": "busy"}]')
+    assert "\nAttempts Before: - by -, ended after -: busy\n" in await cli.ok("job", "show", "old")
+    await store.redis.hset("rrq:job:old", "current_retries", "1000000000000")
+    assert len((await cli.json("job", "trace", "old"))["events"]) == 104
 
 
 async def test_a_timeline_without_times_has_no_duration(cli: CommandLine, store: JobStore) -> None:

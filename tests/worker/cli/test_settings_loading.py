@@ -152,3 +152,5 @@ def test_the_environment_wins_over_the_application_where_it_is_asked_to(
     settings = load_settings(f"{module}.settings")
     assert settings.redis_dsn == "redis://of-the-pool/0"
     assert settings.worker_concurrency == RRQSettings().worker_concurrency
+    # A client that a handler builds from the settings of its application goes to the same Redis.
+    assert settings is sys.modules[module].settings

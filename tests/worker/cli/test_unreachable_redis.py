@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from commandline import CommandLine
+from listening import Listener
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
     from rrq.embedded import EmbeddedRedis
@@ -28,6 +29,19 @@ COMMANDS = [
     ("dlq", "stats"),
     ("dlq", "inspect", "x"),
     ("dlq", "requeue", "--all"),
+    ("dlq", "delete", "--all"),
+    ("dlq", "edit", "x", "--args", "[]"),
+    ("job", "cancel", "--queue", "mail"),
+    ("batch", "show", "x"),
+    ("pause", "queue:mail"),
+    ("resume", "queue:mail"),
+    ("disable", "f"),
+    ("enable", "f"),
+    ("limit", "list"),
+    ("limit", "set", "queue:mail", "--rate", "1"),
+    ("limit", "remove", "queue:mail"),
+    ("flow",),
+    ("audit",),
     ("monitor",),
     ("debug", "generate-jobs", "--json"),
     ("debug", "generate-workers", "--json"),
@@ -95,10 +109,7 @@ async def test_a_refused_command_is_told(cli: CommandLine, store: JobStore) -> N
 async def test_a_redis_that_goes_away_in_mid_command_is_told() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        complaint = await CommandLine(f"redis://127.0.0.1:{port}/0").refused("job", "list")
+    async with Listener(hang_up) as server:
+        complaint = await CommandLine(f"redis://127.0.0.1:{server.port}/0").refused("job", "list")
     assert "could not be reached" in complaint

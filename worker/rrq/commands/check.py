@@ -9,17 +9,20 @@ from typing import Any
 import click
 
 from rrq.checkup import describe_risks
+from rrq.commands.flow_words import describe_pause, pause_json
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line, print_note
 from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.settings_loading import load_settings
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
+from rrq.flow import FlowState
 from rrq.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
 # Of the time a check may take, the search for RRQ 0.7 workers among all keys gets this part.
 _SEARCH_SHARE = 0.5
+_MOST_PAUSES_TOLD = 10
 
 
 @dataclass
@@ -29,6 +32,7 @@ class _Report:
     workers: list[SeenWorker] = field(default_factory=list)
     risks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    flow: FlowState = field(default_factory=FlowState)
     error: str | None = None
     is_connection_error: bool = False
 
@@ -102,6 +106,15 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
         raise
     except REDIS_ERRORS as refusal:
         report.notes.append(f"Whether Redis may lose jobs could not be checked: {refusal}")
+    if not observation.is_controlled:
+        return
+    try:
+        report.flow = await store.read_flow()
+        report.notes += _describe_flow(report.flow)
+    except LOST_REPLY_ERRORS:
+        raise
+    except REDIS_ERRORS as refusal:
+        report.notes.append(f"Whether anything is paused or limited could not be checked: {refusal}")
 
 
 def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
@@ -115,6 +128,21 @@ def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
     lost = sum(worker.kind is WorkerKind.LOST for worker in workers)
     if lost:
         notes.append(f"{lost} worker(s) stopped renewing their lease and count as dead.")
+    return notes
+
+
+def _describe_flow(state: FlowState) -> list[str]:
+    """Return what a person looking at a quiet queue has most likely forgotten."""
+    paused = sorted(state.pauses.items())
+    notes = [f"{describe_pause(target, pause)}." for target, pause in paused[:_MOST_PAUSES_TOLD]]
+    if len(paused) > _MOST_PAUSES_TOLD:
+        notes.append(f"{len(paused) - _MOST_PAUSES_TOLD} more are paused; `rrq flow` lists them.")
+    waiting = sum(state.parked.values())
+    if state.limits or waiting:
+        notes.append(
+            f"{len(state.limits)} limit(s) are set and {waiting} due job(s) wait for a limit or a pause; "
+            "`rrq flow` shows which."
+        )
     return notes
 
 
@@ -169,6 +197,9 @@ def _to_json(report: _Report) -> dict[str, Any]:
             for worker in report.workers
         ],
         "rrq_0_7_workers": sum(worker.kind is WorkerKind.LEGACY for worker in report.workers),
+        "paused": [pause_json(target, pause) for target, pause in sorted(report.flow.pauses.items())],
+        "limits": len(report.flow.limits),
+        "parked": sum(report.flow.parked.values()),
         "risks": report.risks,
         "notes": report.notes,
     }

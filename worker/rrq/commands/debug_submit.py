@@ -1,13 +1,13 @@
 """``rrq debug submit`` and ``stress-test``: real jobs, by hand or in numbers."""
 
 import asyncio
-import json
 from time import monotonic
 from typing import Any
 
 import click
 
 from rrq.client import JobRequest, RRQClient
+from rrq.commands.argument_options import args_option, kwargs_option
 from rrq.commands.formatting import format_value
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
@@ -20,47 +20,25 @@ _STRESS_FUNCTION = "stress_test_job"
 _TICK_SECONDS = 0.1
 
 
-def _parse_args(_: click.Context, parameter: click.Parameter, text: str | None) -> list[Any]:
-    args: list[Any] = _parse_json(parameter, text, list, "a JSON list")
-    return args
-
-
-def _parse_kwargs(_: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, Any]:
-    kwargs: dict[str, Any] = _parse_json(parameter, text, dict, "a JSON object")
-    return kwargs
-
-
-def _parse_json(parameter: click.Parameter, text: str | None, kind: type, wanted: str) -> Any:
-    if text is None:
-        return kind()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, kind):
-        raise click.BadParameter(f"must be {wanted}.", param=parameter)
-    return value
-
-
 @click.command("submit")
 @click.argument("function_name", metavar="FUNCTION")
-@click.option("--args", "args", callback=_parse_args, help="Arguments as a JSON list.")
-@click.option("--kwargs", "kwargs", callback=_parse_kwargs, help="Keyword arguments as a JSON object.")
+@args_option
+@kwargs_option
 @click.option("--queue", "queue_name", help="Default: default_queue_name of the settings.")
 @click.option("--delay", "delay_seconds", type=click.IntRange(min=0), help="Seconds until the job is due.")
 @settings_option
 @json_option
 def debug_submit(
     function_name: str,
-    args: list[Any],
-    kwargs: dict[str, Any],
+    args: list[Any] | None,
+    kwargs: dict[str, Any] | None,
     queue_name: str | None,
     delay_seconds: int | None,
     settings_path: str | None,
     as_json: bool,
 ) -> None:
     """Submit one real job for FUNCTION."""
-    request = JobRequest(function_name, args, kwargs, queue_name, defer_by=delay_seconds)
+    request = JobRequest(function_name, args or [], kwargs or {}, queue_name, defer_by=delay_seconds)
     job = run_with_store(settings_path, lambda store: _submit(store, request))
     if as_json:
         due_at = job.next_scheduled_run_time
@@ -70,8 +48,8 @@ def debug_submit(
         return
     print_line(f"Job submitted: {job.id}")
     print_line(f"Function: {function_name}")
-    print_line(f"Args: {format_value(args)}")
-    print_line(f"Kwargs: {format_value(kwargs)}")
+    print_line(f"Args: {format_value(args or [])}")
+    print_line(f"Kwargs: {format_value(kwargs or {})}")
     print_line(f"Queue: {job.queue_name}")
     if delay_seconds is not None:
         print_line(f"Delay: {delay_seconds}s")

@@ -2,6 +2,8 @@
 
 import click
 
+from rrq.commands.dlq_delete import dlq_delete
+from rrq.commands.dlq_edit import dlq_edit
 from rrq.commands.dlq_inspect import dlq_inspect
 from rrq.commands.dlq_list import dlq_list
 from rrq.commands.dlq_requeue import dlq_requeue
@@ -17,3 +19,5 @@ dlq.add_command(dlq_list)
 dlq.add_command(dlq_stats)
 dlq.add_command(dlq_inspect)
 dlq.add_command(dlq_requeue)
+dlq.add_command(dlq_edit)
+dlq.add_command(dlq_delete)

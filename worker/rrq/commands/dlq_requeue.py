@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import click
 
+from rrq.commands.actor import as_option
+from rrq.commands.dlq_choice import LetterChoice, find_letters
 from rrq.commands.dlq_list import DEAD_LETTER_COLUMNS, dead_letter_row
 from rrq.commands.job_choice import JobFilter, dlq_name_option
 from rrq.commands.options import json_option, settings_option
@@ -11,12 +13,7 @@ from rrq.commands.output import Table, print_json, print_line, print_note, print
 from rrq.commands.progress import showing_progress
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
-from rrq.dead_letters import (
-    DeadLetter,
-    DeadLetterScan,
-    find_dead_letter,
-    requeue_dead_letters,
-)
+from rrq.dead_letters import requeue_dead_letters
 from rrq.inspection import in_batches
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
@@ -24,17 +21,16 @@ from rrq.stored_job import StoredJob
 # Finding an id may mean walking the whole list, during which Redis does nothing else.
 _REQUEUE_BATCH = 100
 _SHOWN_IN_DRY_RUN = 10
+_NAMED_IN_AUDIT = 20
 
 
 @dataclass(frozen=True)
 class _Order:
     """What the user asked for, with the names filled in."""
 
-    dlq_name: str
+    choice: LetterChoice
     target_queue: str
-    wanted: JobFilter
-    job_id: str | None
-    limit: int | None
+    actor: str
     is_dry_run: bool
     is_quiet: bool
 
@@ -57,6 +53,7 @@ class _Done:
 @click.option("--limit", type=click.IntRange(min=1), help="Most jobs to requeue, the oldest first.")
 @click.option("--all", "take_all", is_flag=True, help="Requeue every job on the list.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be requeued.")
+@as_option
 @settings_option
 @json_option
 def dlq_requeue(
@@ -68,6 +65,7 @@ def dlq_requeue(
     limit: int | None,
     take_all: bool,
     dry_run: bool,
+    actor: str,
     settings_path: str | None,
     as_json: bool,
 ) -> None:
@@ -77,16 +75,11 @@ def dlq_requeue(
         raise Refusal("Error: Must specify --all or at least one filter (--queue, --function, --job-id)")
 
     async def requeue(store: JobStore) -> _Done:
-        order = _Order(
-            dlq_name or store.settings.default_dlq_name,
-            target_queue or store.settings.default_queue_name,
-            wanted,
-            job_id,
-            limit,
-            dry_run,
-            as_json,
+        choice = LetterChoice(
+            dlq_name or store.settings.default_dlq_name, wanted, () if job_id is None else (job_id,), limit
         )
-        return await _requeue(store, order)
+        queue = target_queue or store.settings.default_queue_name
+        return await _requeue(store, _Order(choice, queue, actor, dry_run, as_json))
 
     done = run_with_store(settings_path, requeue)
     if as_json:
@@ -96,7 +89,7 @@ def dlq_requeue(
 
 
 async def _requeue(store: JobStore, order: _Order) -> _Done:
-    letters = await _find(store, order)
+    letters, dlq_name = await find_letters(store, order.choice), order.choice.dlq_name
     matching = [letter.job for letter in letters if letter.job is not None]
     if order.is_dry_run or not letters:
         return _Done(order, matching)
@@ -106,50 +99,29 @@ async def _requeue(store: JobStore, order: _Order) -> _Done:
     job_ids = [letter.job_id for letter in letters]
     with showing_progress("Requeueing", len(job_ids)) as advance:
         for batch in in_batches(job_ids, _REQUEUE_BATCH):
-            requeued += await requeue_dead_letters(store, order.dlq_name, order.target_queue, batch)
+            requeued += await requeue_dead_letters(store, dlq_name, order.target_queue, batch)
             advance(len(batch))
+    await _note(store, order, requeued, job_ids)
     return _Done(order, matching, requeued, len(letters) - len(matching))
 
 
-async def _find(store: JobStore, order: _Order) -> list[DeadLetter]:
-    """Return the entries to take, oldest first. The ids are fixed before the first one moves.
-
-    A job that fails again at once is back on the list before the end, and must not go round for ever.
-    """
-    if order.job_id is not None:
-        return await _find_one(store, order, order.job_id)
-    wanted: list[DeadLetter] = []
-    jobs = 0
-    async for letter in DeadLetterScan(store, order.dlq_name, oldest_first=True):
-        if _is_wanted(store, order, letter):
-            wanted.append(letter)
-            jobs += letter.job is not None
-            if jobs == order.limit:
-                break
-    return wanted
-
-
-async def _find_one(store: JobStore, order: _Order, job_id: str) -> list[DeadLetter]:
-    letter = await find_dead_letter(store, order.dlq_name, job_id)
-    return [letter] if letter is not None and _is_wanted(store, order, letter) else []
-
-
-def _is_wanted(store: JobStore, order: _Order, letter: DeadLetter) -> bool:
-    # Without a filter what has expired is wanted too: to be dropped from the list.
-    return order.wanted.is_open if letter.job is None else order.wanted.matches(store, letter.job)
+async def _note(store: JobStore, order: _Order, requeued: int, job_ids: list[str]) -> None:
+    queue = store.keys.queue_name(order.target_queue)
+    detail = {"jobs": requeued, "queue": queue, "ids": job_ids[:_NAMED_IN_AUDIT]}
+    await store.audit(order.actor, "requeue", f"dlq:{store.keys.dlq_name(order.choice.dlq_name)}", detail)
 
 
 def _print(done: _Done) -> None:
     order, count = done.order, len(done.matching)
     if count == 0:
-        print_line(f"No matching jobs found in DLQ: {order.dlq_name}")
+        print_line(f"No matching jobs found in DLQ: {order.choice.dlq_name}")
     elif order.is_dry_run:
         print_line(f"DRY RUN: Would requeue {count} jobs")
         rows = [dead_letter_row(job) for job in done.matching[:_SHOWN_IN_DRY_RUN]]
         print_table(Table("Jobs to Requeue (Dry Run)", DEAD_LETTER_COLUMNS, rows))
     else:
         print_line(
-            f"Successfully requeued {done.requeued} jobs from DLQ '{order.dlq_name}' "
+            f"Successfully requeued {done.requeued} jobs from DLQ '{order.choice.dlq_name}' "
             f"to queue '{order.target_queue}'"
         )
         if done.requeued < count:
@@ -160,7 +132,7 @@ def _print(done: _Done) -> None:
 
 def _to_json(done: _Done) -> dict[str, object]:
     return {
-        "dlq": done.order.dlq_name,
+        "dlq": done.order.choice.dlq_name,
         "target_queue": done.order.target_queue,
         "dry_run": done.order.is_dry_run,
         "matching": len(done.matching),

@@ -1,5 +1,6 @@
 """``rrq job trace``: what happened to a job, in the order in which it happened."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,9 @@ from rrq.stored_job import StoredJob
 _SHOWN_ID_LENGTH = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _END_BY_STATUS = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled"}
+#: The count may be that of a foreign hand.
+_MOST_RETRIES_LISTED = 100
+_END_BY_OUTCOME = {"dead": "Dead-lettered", "back": "Handed Back"}
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,17 @@ def job_trace(job_id: str, settings_path: str | None, as_json: bool) -> None:
 def build_timeline(job: StoredJob) -> list[Event]:
     """Return what is known to have happened, in time order.
 
-    A job remembers only its latest attempt. Of earlier retries the number is known and not the time;
-    they are listed where they must have been.
+    A job remembers its last attempts. Of retries before those, and of all retries by workers of RRQ 0.7, the number
+    is known and not the time; they are listed where they must have been.
     """
-    events = [Event("Created", job.created_at, f"in {job.queue_name or 'the default queue'}"), *_retries(job)]
-    if job.started_at is not None:
-        worker = job.fields.get("worker_id")
-        events.append(Event("Started", job.started_at, f"by {worker}" if worker else ""))
+    events = [Event("Created", job.created_at, f"in {job.queue_name or 'the default queue'}")]
+    events += _forgotten_retries(job)
+    events += _attempts(job)
+    told = {attempt.started_at for attempt in job.attempts}
+    if job.started_at is not None and job.started_at not in told:
+        events.append(_start(job.started_at, job.fields.get("worker_id")))
+    if job.status == "RETRYING" and job.attempts:
+        events.append(Event("Retry Due", job.due_at))
     if job.has_ended:
         reason = job.last_error if job.status == "FAILED" else None
         events.append(Event(_END_BY_STATUS[job.status], job.completed_at, reason or ""))
@@ -69,12 +77,31 @@ def build_timeline(job: StoredJob) -> list[Event]:
     return [event for _, event in sorted(placed, key=lambda entry: entry[0])]
 
 
-def _retries(job: StoredJob) -> list[Event]:
+def _attempts(job: StoredJob) -> Iterator[Event]:
+    for number, attempt in enumerate(job.attempts, 1):
+        if attempt.started_at is not None:
+            yield _start(attempt.started_at, attempt.worker)
+        # Of the end of a dead letter its own fields tell.
+        is_final = number == len(job.attempts) and job.status == "FAILED" and attempt.outcome == "dead"
+        if not is_final:
+            name = _END_BY_OUTCOME.get(attempt.outcome, "Attempt Failed")
+            yield Event(name, attempt.ended_at, attempt.error)
+
+
+def _start(at: datetime, worker: str | None) -> Event:
+    return Event("Started", at, f"by {worker}" if worker else "")
+
+
+def _forgotten_retries(job: StoredJob) -> list[Event]:
     # The count of a dead-lettered job includes the attempt after which there was no retry.
     count = max(0, job.retries - 1) if job.status == "FAILED" else job.retries
-    if count == 0:
+    count -= sum(attempt.outcome == "retry" for attempt in job.attempts)
+    if count <= 0:
         return []
-    earlier = [Event(f"Retry {number}", None) for number in range(1, count)]
+    first = max(1, count - _MOST_RETRIES_LISTED)
+    earlier = [Event(f"Retry {number}", None) for number in range(first, count)]
+    if job.attempts:
+        return [*earlier, Event(f"Retry {count}", None)]
     return [*earlier, Event(f"Retry {count}", job.due_at, job.last_error or "")]
 
 

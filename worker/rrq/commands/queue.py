@@ -124,9 +124,14 @@ def _queue_row(name: str, queue: QueueObservation) -> tuple[str, ...]:
     return (
         name,
         str(_size(queue)),
-        "now" if queue.due else upcoming,
+        _first_due(queue) if queue.due else upcoming,
         NOTHING if age is None else f"due for {format_duration(age)}",
     )
+
+
+def _first_due(queue: QueueObservation) -> str:
+    # What is due and may not start, by a pause or a limit of the queue, must not look like work for a worker.
+    return "held back" if queue.held >= queue.due else "now"
 
 
 def _queue_json(name: str, queue: QueueObservation) -> dict[str, Any]:
@@ -134,6 +139,7 @@ def _queue_json(name: str, queue: QueueObservation) -> dict[str, Any]:
         "queue": name,
         "pending": _size(queue),
         "due": queue.due,
+        "held": queue.held,
         "scheduled": queue.due_soon + queue.later,
         "next_due_ms": queue.next_due_ms,
         "oldest_due_age_seconds": queue.oldest_due_age_seconds,

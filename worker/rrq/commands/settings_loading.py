@@ -108,12 +108,12 @@ def _import_settings(path: str) -> RRQSettings:
 def _with_environment(settings: RRQSettings) -> RRQSettings:
     """Return the settings with every value that an RRQ_* variable names taken from there."""
     from_environment = _build_settings()
-    named = {
-        field: getattr(from_environment, field)
-        for field in type(from_environment).model_fields
-        if f"RRQ_{field.upper()}" in os.environ
-    }
-    return settings.model_copy(update=named)
+    for field in type(from_environment).model_fields:
+        if f"RRQ_{field.upper()}" in os.environ:
+            # In the object of the application, not in a copy: a handler that enqueues with a client built from
+            # its own settings means the Redis that its worker uses.
+            setattr(settings, field, getattr(from_environment, field))
+    return settings
 
 
 def _build_settings() -> RRQSettings:

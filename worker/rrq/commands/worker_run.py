@@ -11,7 +11,9 @@ from rrq.allotment import read_cpu_allotment
 from rrq.commands.options import settings_option
 from rrq.commands.refusal import Refusal, harmless
 from rrq.commands.settings_loading import locate_settings
+from rrq.commands.weights import parse_weights
 from rrq.exc import SettingsError
+from rrq.keys import Keys
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.plan import ChildPlan, PodPlan
 from rrq.pod.supervisor import Supervisor
@@ -31,6 +33,12 @@ BURST_IS_ALONE = (
     help="How long a burst waits for more, such as retries, before it exits.",
 )
 @click.option("--queue", "queues", multiple=True, help="Queue to serve; may be repeated, first come first.")
+@click.option(
+    "--weights",
+    metavar="QUEUE=NUMBER,...",
+    callback=parse_weights,
+    help="Serve queues by shares instead, such as high=6,default=3,low=1; without --queue these queues are served.",
+)
 @settings_option
 @click.option("--num-workers", type=int, help="Worker processes. Default: one per allotted CPU.")
 @click.option(
@@ -58,6 +66,7 @@ def worker_run(
     burst: bool,
     burst_linger: float | None,
     queues: tuple[str, ...],
+    weights: dict[str, float] | None,
     settings_path: str | None,
     num_workers: int | None,
     http: str | None,
@@ -70,6 +79,7 @@ def worker_run(
     SIGTERM and SIGINT let running jobs end first; a second one hurries. SIGHUP replaces the processes one
     after the other, so that new code is loaded.
     """
+    served = _decide_queues(queues, weights)
     processes = _decide_processes(num_workers, burst=burst)
     location = locate_settings(settings_path)
     if processes > 1 and location.path is None:
@@ -82,7 +92,8 @@ def worker_run(
     child = ChildPlan(
         channel=-1,
         settings_path=location.path,
-        queues=queues,
+        queues=served,
+        weights=weights,
         burst=burst,
         burst_linger_seconds=burst_linger,
         log_format=log_format,
@@ -107,6 +118,19 @@ def _say(message: str) -> None:
 def _say_error(message: str) -> None:
     with contextlib.suppress(OSError):
         click.echo(harmless(message), err=True)
+
+
+def _decide_queues(queues: tuple[str, ...], weights: dict[str, float] | None) -> tuple[str, ...]:
+    """Return the queues to serve; a weight of any other is most likely a slip of the pen."""
+    if not queues or not weights:
+        return queues or tuple(weights or ())
+    short = Keys().queue_name
+    served = set(map(short, queues))
+    if unserved := [name for name in weights if short(name) not in served]:
+        raise Refusal(
+            f"ERROR: --weights names {', '.join(unserved)}, which --queue does not. Serve it too, or leave it out."
+        )
+    return queues
 
 
 def _decide_processes(num_workers: int | None, *, burst: bool) -> int:
