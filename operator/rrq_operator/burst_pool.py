@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterable
 from time import monotonic, time
 
-from rrq_operator.bursts import RunDecision, RunMemory, decide_run
+from rrq.flow import PoolReport
+from rrq_operator.bursts import RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.children import describe_fault
 from rrq_operator.kube import (
     KubeConflict,
@@ -56,12 +57,13 @@ class BurstPool:
         jobs = self._own_jobs(pool)
         pods = list(self._shell.world.pods.get(self._key, {}).values())
         memory = self._remember(this_round, jobs)
+        is_on_hold = this_round.is_on_hold(pool)
         if self._told_failed is None:
             self._told_failed = _find_told(this_round, jobs)
         decision = self._decision = decide_run(
             pool.spec.runs,
             jobs,
-            _count_due(this_round),
+            measure_work(this_round.seen, this_round.queue_names, is_on_hold=is_on_hold),
             memory,
             this_round.record.created_at,
             time(),
@@ -79,6 +81,7 @@ class BurstPool:
             scale_fault=None,
             pods=pods,
             now=time(),
+            is_on_hold=is_on_hold,
         )
         status, conditions = build_job_status(
             picture, decision, jobs, memory.runs, self._last_schedule_at or memory.last_schedule_at
@@ -114,6 +117,11 @@ class BurstPool:
     def has_news(self) -> bool:
         """Whether the pool has something to tell."""
         return self._reporter.has_news
+
+    @property
+    def card(self) -> PoolReport | None:
+        """What dashboards are told of the pool."""
+        return self._reporter.card
 
     async def report(self) -> None:
         await self._reporter.write()
@@ -230,10 +238,3 @@ def _find_told(this_round: Round, jobs: list[JobView]) -> set[str]:
 
 def _is_run_under_way(pod: PodView) -> bool:
     return pod.owner_kind == "Job" and not pod.has_ended
-
-
-def _count_due(this_round: Round) -> int | None:
-    seen = this_round.seen
-    if seen is None or any(name not in seen.queues for name in this_round.queue_names):
-        return None
-    return sum(seen.queues[name].due for name in this_round.queue_names)

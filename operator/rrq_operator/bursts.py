@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from rrq.cron import CronSchedule
+from rrq.messages import Observation
+from rrq_operator.sizing import count_waiting
 from rrq_operator.spec import JobRuns
 
 _FIRST_RETRY_SECONDS = 10.0
@@ -31,6 +33,26 @@ class Run(Protocol):
     def finished_at(self) -> float | None: ...
     @property
     def has_ttl(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class BurstWork:
+    """What a run would find to do."""
+
+    due: int | None
+    """Those that may start now; None when the queues could not be read."""
+    held: int = 0
+    """Those that are due and may not start: no run is started for them."""
+    is_on_hold: bool = False
+    """Whether the pool is paused in Redis."""
+
+
+def measure_work(seen: Observation | None, queues: Sequence[str], *, is_on_hold: bool) -> BurstWork:
+    """Add up the queues of a pool."""
+    if seen is None or any(name not in seen.queues for name in queues):
+        return BurstWork(None, is_on_hold=is_on_hold)
+    waiting = count_waiting(seen, queues, is_on_hold=is_on_hold)
+    return BurstWork(waiting.may_start, waiting.held, is_on_hold)
 
 
 @dataclass(frozen=True)
@@ -61,14 +83,14 @@ class RunDecision:
 def decide_run(
     spec: JobRuns,
     runs: Sequence[Run],
-    due: int | None,
+    work: BurstWork,
     memory: RunMemory,
     created_at: float,
     now: float,
     *,
     is_pod_left: bool = False,
 ) -> RunDecision:
-    """Return whether to start a run now. ``due`` None means that the queues could not be read.
+    """Return whether to start a run now.
 
     ``is_pod_left``: a pod runs although no run does, for instance because its Job was deleted by hand.
     """
@@ -76,6 +98,10 @@ def decide_run(
     tick_at, next_at = _find_ticks(spec, memory, created_at, now)
     number = max([memory.runs, *(run.run for run in runs)]) + 1
     running = next((run for run in runs if not run.is_finished), None)
+    if running is not None and work.is_on_hold:
+        # It does not end: with its jobs still due, the next run would be started as soon as it had.
+        words = f"on hold: run {running.run} is under way and starts nothing until the pool is resumed"
+        return RunDecision(None, "OnHold", words, expire, tick_at, next_at)
     if running is not None:
         return RunDecision(None, "Running", f"run {running.run} is under way", expire, tick_at, next_at)
     if spec.start == "Once" and number > 1:
@@ -86,16 +112,23 @@ def decide_run(
     if spec.paused:
         # What a person has stopped is not made up for when they let it go on.
         return RunDecision(None, "Paused", "paused: no further run is started", expire, tick_at, next_at)
+    if work.is_on_hold:
+        words = f"on hold: no run is started until the pool is resumed, {work.held} due wait"
+        return RunDecision(None, "OnHold", words, expire, tick_at, next_at)
     if spec.start == "Once":
         return RunDecision(number, "Once", "the one run starts", expire)
     if spec.start == "OnSchedule":
         if tick_at is None:
             return RunDecision(None, "Waiting", _describe_next(next_at), expire, None, next_at)
         return RunDecision(number, "Scheduled", f"run {number} starts by schedule", expire, tick_at, next_at)
+    due = work.due
     if due is None:
         return RunDecision(
             None, "QueueUnreadable", "the queues cannot be read, so nothing is started", expire
         )
+    if due == 0 and work.held:
+        words = f"{work.held} due are held back by a pause or a limit, so nothing is started"
+        return RunDecision(None, "HeldBack", words, expire)
     if due == 0:
         return RunDecision(None, "Idle", "nothing is due", expire)
     retry_at = _find_retry(runs)

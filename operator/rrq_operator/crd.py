@@ -112,12 +112,13 @@ def _build_columns() -> list[dict[str, Any]]:
     return [
         _column("Type", "string", ".spec.type"),
         _column("Queues", "string", ".status.queues"),
-        _column("Due", "integer", ".status.due", "Jobs that could run now and wait"),
+        _column("Due", "integer", ".status.due", "Jobs that are due and wait"),
         _column("Oldest", "date", ".status.oldestDueTime", "How long the oldest of them has waited"),
         _column("Busy", "integer", ".status.busy", "Jobs that run"),
         _column("Ready", "integer", ".status.readyReplicas", "Pods that are ready"),
         _column("Desired", "integer", ".status.desiredReplicas", "Pods that the pool should have"),
         _column("Reason", "string", ".status.reason", "Why it should have so many"),
+        _column("Held", "integer", ".status.held", "Of those due, jobs that may not start", priority=1),
         _column("Soon", "integer", ".status.dueSoon", "Jobs that come due shortly", priority=1),
         _column("Later", "integer", ".status.later", "Jobs that come due after that", priority=1),
         _column("Message", "string", ready_message, "What the condition Ready says", priority=1),
@@ -160,6 +161,8 @@ def _convert(written: Schema, definitions: dict[str, Schema]) -> Schema:
         schema["items"] = _convert(schema["items"], definitions) or {**_ANY_JSON, "nullable": True}
     elif schema.get("type") == "integer":
         schema["format"] = "int32" if "maximum" in schema else "int64"
+    elif schema.get("type") == "number":
+        schema["format"] = "double"
     return dict(sorted(schema.items()))
 
 

@@ -138,6 +138,20 @@ ShareOfPods = Annotated[
     ),
 ]
 
+#: Within what a worker takes.
+Weight = Annotated[
+    float,
+    Field(ge=0.001, le=1_000_000),
+    # Of a whole number the API server compares only the whole part of a minimum, and would take 0.
+    Check(
+        Rule(
+            "self >= 0.001",
+            lambda weight: weight >= 0.001,
+            "a weight is at least 0.001: a queue without a share would never be served",
+        )
+    ),
+]
+
 #: Parts that Kubernetes itself checks when the child is applied; here only their kind is known.
 Foreign = dict[str, Any]
 _FOREIGN_SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -84,6 +84,8 @@ class Kube:
         self.may_write: Callable[[], bool] = lambda: True
         #: Where a person means who names no namespace; by the kubeconfig.
         self.namespace = "default"
+        #: Who that person is by the kubeconfig; '' where nobody says.
+        self.user = ""
 
     @classmethod
     async def connect(cls) -> Self:
@@ -123,7 +125,9 @@ class Kube:
                 f"No cluster to talk to: kubeconfig {files} is of no use: {error}"
             ) from error
         kube = cls(configuration)
-        kube.namespace = str(loader.current_context["context"].get("namespace") or "default")
+        chosen = loader.current_context["context"]
+        kube.namespace = str(chosen.get("namespace") or "default")
+        kube.user = str(chosen.get("user") or "")
         return kube
 
     async def __aenter__(self) -> Self:

@@ -176,6 +176,8 @@ class Leader:
                     exc_info=error,
                 )
             if identity not in members or task.done() or hangs:
+                if identity not in members:
+                    group.set_members({})
                 del self._groups[identity]
                 self._let_go(task)
         self._group_of = {}

@@ -206,14 +206,14 @@ def _build_environment(pool: Pool) -> list[Manifest]:
 
 def _build_own_environment(pool: Pool) -> list[Manifest]:
     """Return the variables by which pool and pods are tied together."""
-    worker, redis = pool.spec.worker, pool.spec.redis
+    redis = pool.spec.redis
     own: dict[str, Manifest] = {
         "RRQ_POD_UID": {"valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         "RRQ_POD_SOLE_WORKER": {"value": "1"},
+        "RRQ_POOL": {"value": pool.qualified_name},
         "RRQ_ENVIRONMENT_WINS": {"value": "1"},
         "RRQ_WORKER_HTTP": {"value": f"0.0.0.0:{HTTP_PORT}"},
-        "RRQ_WORKER_CONCURRENCY": {"value": str(worker.concurrency)},
-        "RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS": {"value": str(worker.drain_seconds)},
+        **{name: {"value": value} for name, value in pool.spec.worker_settings.items()},
     }
     if redis is not None:
         own["RRQ_KEY_PREFIX"] = {"value": redis.key_prefix}

@@ -4,13 +4,14 @@ A figure that is not known is not exported: a gauge that fell to zero would look
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rrq.version import __version__
+from rrq_operator.status import Condition
 from rrq_operator.views import PoolKey
 
 _POOL = ("namespace", "pool")
@@ -24,14 +25,27 @@ class Metrics:
         self.registry = CollectorRegistry()
         #: Calls to every Redis so far, also to those that are not used any more.
         self.redis_calls = 0
+        #: Types and reasons of the conditions that are exported now, by pool.
+        self._exported: dict[PoolKey, set[tuple[str, str]]] = {}
         self._gauges = {
-            "due": self._gauge("due_jobs", "Jobs that could run now."),
+            "due": self._gauge("due_jobs", "Jobs that are due and wait."),
+            "held": self._gauge(
+                "held_jobs", "Of those due, jobs that a pause or a limit keeps from starting."
+            ),
             "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
-            "oldest": self._gauge("oldest_due_age_seconds", "How long the oldest due job has been due."),
+            "oldest": self._gauge(
+                "oldest_due_age_seconds", "How long the oldest due job that may start has been due."
+            ),
             "busy": self._gauge("busy_jobs", "Jobs that run in the pods of the pool."),
             "desired": self._gauge("desired_replicas", "Replicas that the pool should have."),
             "ready": self._gauge("ready_replicas", "Replicas that are ready."),
         }
+        self._conditions = Gauge(
+            "rrq_operator_condition",
+            "Conditions of a pool, by type and reason: 1 true, 0 false.",
+            (*_POOL, "type", "reason"),
+            registry=self.registry,
+        )
         self.decisions = Counter(
             "rrq_operator_decisions_total",
             "Sizes that were asked for, by reason.",
@@ -86,16 +100,30 @@ class Metrics:
             else:
                 gauge.labels(*key).set(value)
 
+    def set_conditions(self, key: PoolKey, conditions: Sequence[Condition]) -> None:
+        """Export the conditions of a pool as they are now, and none of those before; one unknown is left out."""
+        known = [condition for condition in conditions if condition.status is not None]
+        reasons = {(condition.type, condition.reason) for condition in known}
+        for kind, reason in self._exported.pop(key, set()) - reasons:
+            self._conditions.remove(*key, kind, reason)
+        for condition in known:
+            self._conditions.labels(*key, condition.type, condition.reason).set(bool(condition.status))
+        self._exported[key] = reasons
+
     def drop_pool(self, key: PoolKey) -> None:
         """Export nothing of a pool any more."""
         for gauge in self._gauges.values():
             self._drop(gauge, key)
-        self.decisions.remove_by_labels(dict(zip(_POOL, key, strict=True)))
+        of_pool = dict(zip(_POOL, key, strict=True))
+        self.decisions.remove_by_labels(of_pool)
+        self._conditions.remove_by_labels(of_pool)
+        self._exported.pop(key, None)
 
     def drop_pools(self) -> None:
         """Export nothing of any pool any more: another operator does from now on."""
-        for series in (*self._gauges.values(), self.decisions):
+        for series in (*self._gauges.values(), self.decisions, self._conditions):
             series.clear()
+        self._exported.clear()
         self.pools.set(0)
 
     def expose(self) -> bytes:

@@ -73,7 +73,10 @@ class PoolStatus(_StatusPart):
     replicas: Count | None = Field(default=None, description="Pods of the pool.")
     ready_replicas: Count | None = Field(default=None, description="Pods that are ready.")
     desired_replicas: Count | None = Field(default=None, description="Pods that the pool should have.")
-    due: Count | None = Field(default=None, description="Jobs that could run now and wait.")
+    due: Count | None = Field(default=None, description="Jobs that are due and wait.")
+    held: Count | None = Field(
+        default=None, description="Of those due, jobs that a pause or a limit keeps from starting."
+    )
     due_soon: Count | None = Field(
         default=None, description="Jobs that come due before a new pod would be ready."
     )

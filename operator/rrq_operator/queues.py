@@ -16,10 +16,12 @@ from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
 from rrq.cron import CronJob
 from rrq.cron_table import CronTable
 from rrq.exc import RRQError, SettingsError
+from rrq.flow import PoolReport
 from rrq.masking import mask_secrets, mask_url
-from rrq.messages import DeathCertificate, Observation
+from rrq.messages import Admission, DeathCertificate, Observation
 from rrq.scheduler import CronTracker
 from rrq_operator.deaths import Deaths
+from rrq_operator.publishing import Publication
 from rrq_operator.redis_sources import RedisIdentity
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,24 @@ class RedisQueues:
         self.calls += 1
         async with self._asking():
             return await self._store.observe(list(horizons_seconds), horizons_seconds)
+
+    async def admit(self, queues: Sequence[str]) -> Admission:
+        """Put jobs of these queues aside that may not start, and let in all that may again."""
+        self.calls += 1
+        async with self._asking(writes=True):
+            return await self._store.admit_jobs(queues)
+
+    async def publish(self, told: Publication) -> None:
+        """Tell dashboards how pools stand."""
+        self.calls += 1
+        async with self._asking(writes=True):
+            await self._store.publish_pools(told.reports, told.decided, told.gone)
+
+    async def read_published(self) -> list[PoolReport]:
+        """Return what anybody has told of pools."""
+        self.calls += 1
+        async with self._asking():
+            return await self._store.read_pools()
 
     async def listen(self, on_change: Callable[[str], None]) -> None:
         """Call ``on_change`` with the short name of each queue that changes, until cancelled."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from rrq.masking import mask_secrets
 from rrq.messages import Observation, WorkerObservation
+from rrq_operator.admission import SortedLook
 from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.deaths import find_deaths
+from rrq_operator.publishing import Publisher
 from rrq_operator.queues import QueueTrouble, RedisQueues
 from rrq_operator.redis_sources import RedisIdentity, describe_source
 from rrq_operator.seats import Membership
@@ -36,6 +38,8 @@ _SHORTEST_GAP_SECONDS = 0.01
 #: Rounds may take this share of the time at most; the rest of the operator wants to live too.
 _MOST_SHARE = 0.25
 _CRON_TABLES_SECONDS = 20.0
+#: How often pools are looked for in Redis that nobody looks after any more.
+_STRANGERS_SECONDS = 600.0
 #: Half of what the election gives the work of a leader to end.
 _CLOSE_SECONDS = 0.5
 #: Connections that are being closed after their group has ended; kept, or they would be collected on the way.
@@ -72,6 +76,12 @@ class RedisGroup:
         self._shell = shell
         # Asked at each write: the term may be over by then.
         self._queues = RedisQueues(identity, may_write=lambda: shell.kube.may_write())
+        self._look = SortedLook(self._queues, (QueueTrouble,), self._note_unsorted)
+        self._unsorted = ""
+        self._publisher = Publisher()
+        self._publishing: asyncio.Task[None] | None = None
+        self._unpublished = ""
+        self._strangers_at = 0.0
         self._members: dict[PoolKey, Member] = {}
         self._by_queue: dict[str, set[PoolKey]] = {}
         self._wanted: dict[PoolKey, float] = {}
@@ -98,7 +108,7 @@ class RedisGroup:
     def set_members(self, members: Mapping[PoolKey, Membership]) -> None:
         """Take in which pools belong here; those that are new or changed get a round at once."""
         for key in self._members.keys() - members.keys():
-            del self._members[key]
+            self._publisher.forget(self._members.pop(key).pool.qualified_name)
         for key, membership in members.items():
             known = self._members.get(key)
             if known is None or not known.is_as(membership):
@@ -145,6 +155,11 @@ class RedisGroup:
 
         async def close() -> None:
             await _end(listener)
+            if self._publishing is not None:
+                await _end(self._publishing)
+            # A group whose last pool was deleted has that left to say; one whose term is over may not write any more.
+            if not self._members:
+                await self._publish(0)
             await self._queues.aclose()
 
         closing = asyncio.create_task(close(), name="rrq-closing")
@@ -159,7 +174,8 @@ class RedisGroup:
     # When
 
     def _hear(self, queue: str) -> None:
-        keys = self._by_queue.get(queue)
+        # No name is the news of a pool that was paused or resumed; it is not said which.
+        keys = self._by_queue.get(queue) if queue else set(self._members)
         if keys:
             now = monotonic()
             for key in keys:
@@ -227,6 +243,9 @@ class RedisGroup:
         # Only what was spent here counts: while Redis was awaited, others had the time.
         self._leave_time_to_others(monotonic() - started_at)
         if is_full and seen is not None:
+            # Beside the rounds: nobody's size depends on what dashboards are told.
+            if self._publishing is None or self._publishing.done():
+                self._publishing = asyncio.create_task(self._publish(seen.now_ms), name="rrq-publishing")
             await self._tend_cron(seen)
 
     def _leave_time_to_others(self, spent_seconds: float) -> None:
@@ -240,7 +259,7 @@ class RedisGroup:
             for name in member.queue_names:
                 horizons[name] = max(horizons.get(name, 0.0), member.seat.controller.horizon_seconds)
         try:
-            seen = await self._queues.observe(horizons)
+            seen = await self._look.look(horizons)
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
             self.is_refused = trouble.reason == "AuthenticationFailed"
@@ -255,6 +274,15 @@ class RedisGroup:
             return None, Fault("Unreadable", f"What Redis holds was not understood: {said}")
         self.is_refused = self._is_unreadable = False
         return seen, None
+
+    def _note_unsorted(self, trouble: Exception) -> None:
+        """Jobs that may not start could not be put aside: sizing goes on, and may ask for more than is needed."""
+        if isinstance(trouble, QueueTrouble):
+            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+        # Tried again every round: worth a line only when it is news.
+        if self._unsorted != str(trouble):
+            self._unsorted = str(trouble)
+            logger.warning("held jobs not put aside", extra={"error": self._unsorted})
 
     def _sort_workers(self, seen: Observation | None) -> dict[PoolKey, dict[str, WorkerObservation]]:
         found: dict[PoolKey, dict[str, WorkerObservation]] = {}
@@ -291,6 +319,8 @@ class RedisGroup:
                 seen.now_ms,
                 {name: seen.queues[name] for name in member.queue_names if name in seen.queues},
                 workers,
+                seen.is_controlled,
+                seen.paused,
             )
         )
         this_round = Round(
@@ -303,6 +333,8 @@ class RedisGroup:
             heard_at,
         )
         member.seat.step(this_round, member.pool, look_again=lambda: self.touch(key))
+        if (card := member.seat.controller.card) is not None:
+            self._publisher.note(card)
 
     async def _report_deaths(self, seen: Observation) -> None:
         world, now = self._shell.world, monotonic()
@@ -324,6 +356,25 @@ class RedisGroup:
             else:
                 self._shell.metrics.returned_jobs.inc(returned)
                 self._hinted |= dict.fromkeys(fresh, now)
+
+    async def _publish(self, now_ms: int) -> None:
+        """Tell dashboards what is new; what cannot be told now is tried again in the next round."""
+        try:
+            if now_ms and monotonic() >= self._strangers_at:
+                self._strangers_at = monotonic() + _STRANGERS_SECONDS
+                self._publisher.note_strangers(await self._queues.read_published(), now_ms)
+            if told := self._publisher.take(monotonic()):
+                await self._queues.publish(told)
+                self._publisher.confirm(told, monotonic())
+            self._unpublished = ""
+        except QueueTrouble as trouble:
+            # Worth a line only when it is news.
+            if self._unpublished != str(trouble):
+                self._unpublished = str(trouble)
+                logger.warning("pools not published", extra={"error": self._unpublished})
+        except Exception:
+            # Whatever a foreign hand has left there: dashboards are a courtesy.
+            logger.exception("pools not published", extra={"redis": repr(self.identity)})
 
     async def _tend_cron(self, seen: Observation) -> None:
         """Enqueue what is due by the schedules of the pools, and of applications that are not running."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
+from rrq.flow import PoolReport
 from rrq_operator.children import Children, describe_fault
 from rrq_operator.kube import SCALE_MANAGER, KubeError, KubeMissing, deployments_path, pods_path
 from rrq_operator.manifests import COST_ANNOTATION, MANAGED_SELECTOR, build_selector
@@ -68,6 +69,7 @@ class ReplicaPool:
             requested=requested,
             is_rolling_out=deployment is not None and deployment.is_rolling_out,
             is_observed=deployment is None or deployment.is_observed,
+            is_on_hold=this_round.is_on_hold(pool),
         )
         self._decided_on, self._decided_at = _tell_apart(pods), monotonic()
         memory = replace(self._memory, flagged=frozenset(self._flagged_at))
@@ -82,6 +84,7 @@ class ReplicaPool:
             scale_fault=self._act_fault or self._find_scale_fault(),
             pods=pods,
             now=time(),
+            is_on_hold=scene.is_on_hold,
         )
         status, conditions = build_deployment_status(
             picture, self._step, deployment, self._memory.startup_seconds
@@ -128,6 +131,11 @@ class ReplicaPool:
     def has_news(self) -> bool:
         """Whether the pool has something to tell."""
         return self._reporter.has_news
+
+    @property
+    def card(self) -> PoolReport | None:
+        """What dashboards are told of the pool."""
+        return self._reporter.card
 
     async def report(self) -> None:
         await self._reporter.write()

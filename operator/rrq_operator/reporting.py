@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from time import monotonic, time
 from typing import NamedTuple
 
+from rrq.flow import PoolReport
 from rrq_operator.kube import KubeError, KubeMissing, pools_path
+from rrq_operator.scaling import Reason
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import API_VERSION, KIND
 from rrq_operator.status import (
@@ -32,7 +34,7 @@ _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
 #: A queue of an older pool may rightly be empty when an operator starts to look.
 _NEW_POOL_SECONDS = 3600.0
 #: What may wait for the next time that figures are written.
-_FIGURES = ("due", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds", "lastDecision")
+_FIGURES = ("due", "held", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds", "lastDecision")
 
 
 class Message(NamedTuple):
@@ -58,6 +60,9 @@ class Reporter:
         self._uid = ""
         self._generation = 0
         self._decided_at = format_time(time())
+        #: What dashboards are told of the pool; None while Redis cannot be read.
+        self.card: PoolReport | None = None
+        self._is_on_hold = False
         self._empty_since: dict[str, float] = {}
         self._messages: list[Message] = []
         self._next_message_at = 0.0
@@ -76,7 +81,9 @@ class Reporter:
         if self._written is None:
             # After a restart: what the API server has is what was written last.
             self._written = {name: value for name, value in record.status.items() if name != "conditions"}
-            self._decided_at = self._written.get("lastDecision", {}).get("time", self._decided_at)
+            last = self._written.get("lastDecision", {})
+            self._decided_at = last.get("time", self._decided_at)
+            self._is_on_hold = last.get("reason") == Reason.ON_HOLD
             self._told = self._written_conditions = parse_conditions(record.status)
         before = (self._wanted or self._written).get("lastDecision", {})
         decision = status.get("lastDecision")
@@ -84,8 +91,11 @@ class Reporter:
             if any(before.get(name) != decision.get(name) for name in ("reason", "replicas")):
                 self._decided_at = format_time(time())
             status["lastDecision"] = decision | {"time": self._decided_at}
+            self._tell_of_hold(decision["reason"])
         self._wanted = status
+        self.card = _build_card(this_round, status)
         self._export(this_round, status)
+        self._shell.metrics.set_conditions(self._key, conditions)
         self._look_for_unseen_queues(this_round)
 
     @property
@@ -146,6 +156,17 @@ class Reporter:
         return await self._shell.events.tell(
             self._key, self._uid, reason, words, time(), is_warning=is_warning
         )
+
+    def _tell_of_hold(self, reason: str) -> None:
+        """Have an event written when the pool was paused in Redis, and when it goes on."""
+        if reason in (Reason.PAUSED, Reason.QUEUE_UNREADABLE):
+            return  # neither tells
+        is_on_hold = reason == Reason.ON_HOLD
+        if is_on_hold and not self._is_on_hold:
+            self.say("OnHold", "the pool was paused in Redis: its workers start nothing until it is resumed")
+        elif self._is_on_hold and not is_on_hold:
+            self.say("Resumed", "the pool is no longer paused in Redis")
+        self._is_on_hold = is_on_hold
 
     def _look_for_unseen_queues(self, this_round: Round) -> None:
         """Warn once of a queue of a new pool that stays empty: perhaps its name is mistyped."""
@@ -216,8 +237,13 @@ class Reporter:
 
     def _export(self, this_round: Round, status: Status) -> None:
         seen = this_round.seen
+        # What somebody holds back waits for that person, and says nothing about whether the pool keeps up.
+        is_held = bool(status.get("due")) and status.get("held") == status.get("due")
         ages = (
-            [queue.oldest_due_age_seconds or 0.0 for queue in seen.queues.values()]
+            [
+                0.0 if is_held or queue.held >= queue.due else queue.oldest_due_age_seconds or 0.0
+                for queue in seen.queues.values()
+            ]
             if seen is not None
             else []
         )
@@ -225,6 +251,7 @@ class Reporter:
             self._key,
             {
                 "due": status.get("due"),
+                "held": status.get("held"),
                 "scheduled": None
                 if "later" not in status
                 else status.get("dueSoon", 0) + status.get("later", 0),
@@ -236,5 +263,26 @@ class Reporter:
         )
 
 
+def _build_card(this_round: Round, status: Status) -> PoolReport | None:
+    pool, seen = this_round.record.pool, this_round.seen
+    if pool is None or seen is None:
+        return None
+    return PoolReport(
+        pool=pool.qualified_name,
+        type=pool.spec.type,
+        queues=this_round.queue_names,
+        replicas=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        desired=status.get("desiredReplicas", 0),
+        due=status.get("due"),
+        held=status.get("held"),
+        busy=sum(worker.busy for worker in seen.workers.values()),
+        reason=str(status.get("reason", "")),
+        words=status.get("lastDecision", {}).get("words", ""),
+        at_ms=seen.now_ms,
+        is_paused=this_round.is_on_hold(pool),
+    )
+
+
 #: Told of by another condition, or wanted.
-_QUIET_REASONS = (*QUIET_REASONS, "Paused", "QueueUnreadable")
+_QUIET_REASONS = (*QUIET_REASONS, Reason.PAUSED, Reason.ON_HOLD, Reason.QUEUE_UNREADABLE)

@@ -27,7 +27,12 @@ class Reason(StrEnum):
     IDLE = "Idle"
     COOLING_DOWN = "CoolingDown"
     SHRINKING = "Shrinking"
+    HELD_BACK = "HeldBack"
+    """Jobs are due, but a pause or a limit of their queue lets none of them start."""
+    ON_HOLD = "OnHold"
+    """Somebody paused the pool in Redis: its workers start nothing."""
     PAUSED = "Paused"
+    """The spec says that the size is to stay; workers work on."""
     QUEUE_UNREADABLE = "QueueUnreadable"
 
 
@@ -68,6 +73,7 @@ class Workload:
     """What the queues of a pool hold, and what its workers do, at one moment."""
 
     due: int
+    """Those that may start now."""
     due_soon: int
     busy: int
     soon_seconds: float = 0.0
@@ -79,6 +85,10 @@ class Workload:
     """Replicas whose workers were there all the time to finish them."""
     free_slots: int = 0
     """Jobs that workers could start at once."""
+    held: int = 0
+    """Jobs that are due beside those and may not start: they ask for nothing."""
+    is_on_hold: bool = False
+    """Whether the pool is paused in Redis."""
 
     @property
     def demand(self) -> int:
@@ -166,7 +176,7 @@ def _decide_need(policy: ScalingPolicy, workload: Workload, rate: float | None) 
     by_depth = ceil(demand / policy.jobs_per_replica)
     by_latency = _replicas_for_latency(policy, workload, rate)
     wanted = max(by_depth, by_latency)
-    if demand > 0:
+    if demand > 0 and not workload.is_on_hold:
         wanted += policy.headroom_replicas
     lowest = policy.min_replicas if demand > 0 else policy.idle_replicas
     # maxReplicas wins over everything: it is what the budget or the database behind the jobs bears.
@@ -188,19 +198,27 @@ def _replicas_for_latency(policy: ScalingPolicy, workload: Workload, rate: float
 
 
 def _name_reason(workload: Workload, by_depth: int, by_latency: int) -> Reason:
+    if workload.is_on_hold:
+        return Reason.ON_HOLD
     if workload.due and by_latency > by_depth:
         return Reason.LATENCY
     if workload.due:
         return Reason.BACKLOG
     if workload.due_soon:
         return Reason.DUE_SOON
-    return Reason.RUNNING if workload.busy else Reason.IDLE
+    if workload.busy:
+        return Reason.RUNNING
+    return Reason.HELD_BACK if workload.held else Reason.IDLE
 
 
 def _describe_need(
     policy: ScalingPolicy, workload: Workload, by_depth: int, by_latency: int, wanted: int, replicas: int
 ) -> str:
-    if not workload.demand:
+    if workload.is_on_hold:
+        words = f"on hold: {workload.busy} running, {workload.held} due wait until the pool is resumed"
+    elif not workload.demand and workload.held:
+        words = f"nothing is running; {workload.held} due are held back by a pause or a limit"
+    elif not workload.demand:
         words = "nothing is running or due"
     else:
         soon = f" + {workload.due_soon} due within {workload.soon_seconds:.0f} s" if workload.due_soon else ""
@@ -208,9 +226,11 @@ def _describe_need(
             f"{workload.busy} running + {workload.due} due{soon}, {policy.jobs_per_replica} per replica: "
             f"{by_depth} needed"
         )
+        if workload.held:
+            words += f", {workload.held} more due are held back by a pause or a limit"
     if by_latency > by_depth:
         words += f", {by_latency} to start the last within {policy.target_latency_seconds} s"
-    if workload.demand and policy.headroom_replicas:
+    if workload.demand and policy.headroom_replicas and not workload.is_on_hold:
         words += f", {policy.headroom_replicas} spare"
     if wanted > replicas:
         return f"{words}; maxReplicas allows {replicas}"
@@ -230,17 +250,25 @@ def _decide_shrinking(
             f"{need.words}; the size stays at {requested} until it has not been needed for "
             f"{policy.window_seconds} s"
         )
-        return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words), memory
+        return replace(
+            need, replicas=requested, reason=_while(need, Reason.COOLING_DOWN), words=words
+        ), memory
     if policy.step_replicas is not None:
         is_step_done = memory.step_floor is not None and requested <= memory.step_floor
         if is_step_done and now_seconds < (memory.shrunk_at or 0.0) + policy.window_seconds:
             words = f"{need.words}; the last step down was less than {policy.window_seconds} s ago"
-            return replace(need, replicas=requested, reason=Reason.COOLING_DOWN, words=words), memory
+            reason = _while(need, Reason.COOLING_DOWN)
+            return replace(need, replicas=requested, reason=reason, words=words), memory
         if is_step_done or memory.step_floor is None:
             memory = replace(memory, step_floor=requested - policy.step_replicas)
         target = max(target, memory.step_floor or 0)
     words = f"{need.words}; shrinking from {requested} to {target}"
-    return replace(need, replicas=target, reason=Reason.SHRINKING, words=words), memory
+    return replace(need, replicas=target, reason=_while(need, Reason.SHRINKING), words=words), memory
+
+
+def _while(need: ScalingDecision, reason: Reason) -> Reason:
+    """Return the reason of a pool that is becoming smaller; that it is on hold matters more to a reader."""
+    return need.reason if need.reason is Reason.ON_HOLD else reason
 
 
 def _remember_need(

@@ -7,6 +7,7 @@ from rrq_operator.events import Events
 from rrq_operator.kube import Kube
 from rrq_operator.metrics import Metrics
 from rrq_operator.queues import RedisQueues
+from rrq_operator.spec import Pool
 from rrq_operator.status import Fault
 from rrq_operator.world import PoolRecord, World
 
@@ -35,3 +36,7 @@ class Round:
     """None while it is not known."""
     heard_at: float | None = None
     """When the news came that led to this round, by the monotonic clock."""
+
+    def is_on_hold(self, pool: Pool) -> bool:
+        """Whether the pool is paused in Redis, as far as is known."""
+        return self.seen is not None and pool.pause_target in self.seen.paused

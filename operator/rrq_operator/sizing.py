@@ -57,6 +57,37 @@ class PoolScene:
     is_rolling_out: bool = False
     is_observed: bool = True
     """Whether Kubernetes has taken note of what was asked for last."""
+    is_on_hold: bool = False
+    """Whether the pool is paused in Redis."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The jobs in the queues of a pool, by whether its workers may start them."""
+
+    may_start: int
+    held: int
+    due_soon: int
+
+
+def count_waiting(
+    seen: Observation, queues: Sequence[str], *, is_on_hold: bool, horizon_seconds: float = 0.0
+) -> Waiting:
+    """Add up these queues, all of which were read."""
+    found = [(name, seen.queues[name]) for name in queues]
+    due = sum(queue.due for _, queue in found)
+    if is_on_hold:
+        return Waiting(may_start=0, held=due, due_soon=0)
+    held = sum(min(queue.due, queue.held) for _, queue in found)
+    # What comes due in a queue that is paused will only be held as well. Pools that share a queue are told what is due
+    # within the longest of their horizons: a pool that starts faster has until then.
+    soon = sum(
+        queue.due_soon
+        for name, queue in found
+        if f"queue:{name}" not in seen.paused
+        and (queue.next_due_ms is None or queue.next_due_ms <= seen.now_ms + horizon_seconds * 1000)
+    )
+    return Waiting(may_start=due - held, held=held, due_soon=soon)
 
 
 @dataclass(frozen=True)
@@ -166,16 +197,19 @@ def measure_workload(
         and worker.worker_id in memory.workers
         and worker.incarnation == memory.workers[worker.worker_id].incarnation
     ]
+    waiting = count_waiting(seen, queues, is_on_hold=scene.is_on_hold, horizon_seconds=memory.horizon_seconds)
     elapsed_ms = 0 if memory.seen_at_ms is None else seen.now_ms - memory.seen_at_ms
     return Workload(
-        due=sum(seen.queues[name].due for name in queues),
-        due_soon=sum(seen.queues[name].due_soon for name in queues),
+        due=waiting.may_start,
+        due_soon=waiting.due_soon,
         busy=sum(worker.busy for worker in own),
         soon_seconds=memory.horizon_seconds,
         finished=sum(max(0, worker.ended - memory.workers[worker.worker_id].ended) for worker in steady),
         elapsed_seconds=max(0, elapsed_ms) / 1000,
         working_replicas=len({worker.pod_uid for worker in steady}),
         free_slots=sum(max(0, worker.capacity - worker.busy) for worker in own if not worker.is_draining),
+        held=waiting.held,
+        is_on_hold=scene.is_on_hold,
     )
 
 

@@ -5,6 +5,7 @@ API server refuses what is refused here, with the same words. Local mode has no 
 models alone.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from rrq_operator.field_types import (
     SecretName,
     SettingsPath,
     ShareOfPods,
+    Weight,
 )
 from rrq_operator.quantities import parse_cpus
 from rrq_operator.rules import Part, Rule, matching
@@ -42,6 +44,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 #: Children are named after the pool, with at most 11 characters behind it, and a label holds 63.
 LONGEST_POOL_NAME = 52
 DEFAULT_CONCURRENCY = 10
+_MOST_QUEUES = 50
 #: The rule over amounts would exceed the budget of CEL with more than 15 of them.
 _MOST_RESOURCES = 12
 
@@ -278,7 +281,15 @@ class PoolSpec(Part):
         "what is due and ends.",
     )
     queues: list[QueueName] = Field(
-        min_length=1, max_length=50, description="Queues the workers serve, the first first."
+        min_length=1,
+        max_length=_MOST_QUEUES,
+        description="Queues the workers serve, the first first unless queueWeights say otherwise.",
+    )
+    queue_weights: dict[str, Weight] | None = Field(
+        default=None,
+        max_length=_MOST_QUEUES,
+        description="Shares of the queues while all of them have work, such as high: 6, default: 3; a queue that is not "
+        "named counts 1. Unset: the queues are served in their order, unless the settings of the application have weights.",
     )
     redis: RedisSource | None = Field(default=None, description="The Redis that holds the queues.")
     worker: Worker = Field(description="The pods of the pool.")
@@ -339,6 +350,11 @@ class PoolSpec(Part):
             lambda spec: len(set(spec.queues)) == len(spec.queues),
             "queues must not name a queue twice",
         ),
+        Rule(
+            "!has(self.queueWeights) || self.queueWeights.all(name, name in self.queues)",
+            lambda spec: set(spec.queue_weights or ()) <= set(spec.queues),
+            "queueWeights must name queues of this pool, as they are written in queues",
+        ),
     )
 
     @property
@@ -348,6 +364,17 @@ class PoolSpec(Part):
     @property
     def runs(self) -> JobRuns:
         return self.job or JobRuns()
+
+    @property
+    def worker_settings(self) -> dict[str, str]:
+        """Variables by which the pool sets how its workers work, over the settings of the application."""
+        chosen = {
+            "RRQ_WORKER_CONCURRENCY": str(self.worker.concurrency),
+            "RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS": str(self.worker.drain_seconds),
+        }
+        if self.queue_weights is not None:
+            chosen["RRQ_WORKER_QUEUE_WEIGHTS"] = json.dumps(self.queue_weights)
+        return chosen
 
     @property
     def jobs_per_replica(self) -> int:
@@ -382,6 +409,16 @@ class Pool:
     @property
     def key(self) -> tuple[str, str]:
         return self.namespace, self.name
+
+    @property
+    def qualified_name(self) -> str:
+        """The pool as Redis knows it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def pause_target(self) -> str:
+        """What stands among the pauses in Redis while this pool is paused there."""
+        return f"pool:{self.qualified_name}"
 
 
 def parse_pool(body: Mapping[str, Any]) -> Pool:

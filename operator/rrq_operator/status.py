@@ -65,6 +65,8 @@ class Picture:
     """Somebody else sets the number of replicas."""
     pods: Sequence[PodView]
     now: float
+    is_on_hold: bool = False
+    """Paused in Redis: none of its jobs may start."""
 
 
 def build_deployment_status(
@@ -124,7 +126,7 @@ def build_job_status(
         _queue_reachable(picture),
         Condition(
             SCALING_ACTIVE,
-            picture.queue_fault is None and decision.reason != "Paused",
+            picture.queue_fault is None and decision.reason not in (Reason.PAUSED, Reason.ON_HOLD),
             decision.reason,
             decision.words,
         ),
@@ -208,6 +210,7 @@ def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
         return status
     status |= {
         "due": sum(queue.due for queue in queues.values()),
+        "held": sum(queue.due if picture.is_on_hold else queue.held for queue in queues.values()),
         "dueSoon": sum(queue.due_soon for queue in queues.values()),
         "later": sum(queue.later for queue in queues.values()),
     }
@@ -270,7 +273,7 @@ def _scaling_active(picture: Picture, step: SizingStep) -> Condition:
     decision = step.decision
     if picture.scale_fault is not None:
         return Condition(SCALING_ACTIVE, False, picture.scale_fault.reason, picture.scale_fault.message)
-    is_active = decision.reason not in (Reason.PAUSED, Reason.QUEUE_UNREADABLE)
+    is_active = decision.reason not in (Reason.PAUSED, Reason.ON_HOLD, Reason.QUEUE_UNREADABLE)
     return Condition(SCALING_ACTIVE, is_active, decision.reason, decision.words)
 
 

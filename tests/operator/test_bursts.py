@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rrq_operator.bursts import RunDecision, RunMemory, decide_run
+from rrq.messages import Observation, QueueObservation
+from rrq_operator.bursts import BurstWork, RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.spec import JobRuns
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -40,13 +41,16 @@ def decide(
     *runs: PastRun,
     spec: dict[str, Any] | None = None,
     due: int | None = 0,
+    held: int = 0,
+    is_on_hold: bool = False,
     memory: RunMemory | None = None,
     now: float = NOON,
     **more: Any,
 ) -> RunDecision:
     created_at = NOON - 60
+    work = BurstWork(due, held, is_on_hold)
     return decide_run(
-        JobRuns.model_validate(spec or {}), runs, due, memory or RunMemory(), created_at, now, **more
+        JobRuns.model_validate(spec or {}), runs, work, memory or RunMemory(), created_at, now, **more
     )
 
 
@@ -129,7 +133,7 @@ def test_a_tick_that_comes_during_a_run_is_skipped() -> None:
 
 def test_a_date_that_never_comes_starts_nothing() -> None:
     spec = JobRuns.model_construct(start="OnSchedule", schedule="0 0 30 2 *", paused=False, keep_finished=3)
-    decision = decide_run(spec, (), 0, RunMemory(), NOON - 60, NOON)
+    decision = decide_run(spec, (), BurstWork(0), RunMemory(), NOON - 60, NOON)
     assert (decision.start, decision.words) == (None, "no run is planned")
 
 
@@ -155,3 +159,54 @@ def test_finished_runs_beyond_those_kept_get_a_time_to_live() -> None:
     runs = [PastRun(1, has_ttl=True), PastRun(2), failed(3), PastRun(4), running(5)]
     assert decide(*runs, spec={"keepFinished": 2}).expire == ("emails-run-2",)
     assert decide(*runs, spec={"keepFinished": 9}).expire == ()
+
+
+# Held jobs and pools on hold
+
+
+def test_no_run_starts_for_jobs_that_may_not() -> None:
+    decision = decide(due=0, held=40)
+    assert (decision.start, decision.reason) == (None, "HeldBack")
+    assert "40 due are held back" in decision.words
+    assert decide(due=1, held=40).start == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "spec", "due", "start", "reason"),
+    [
+        ((), {}, 0, None, "OnHold"),
+        ((PastRun(1),), {}, 0, None, "OnHold"),
+        ((running(1),), {}, 0, None, "OnHold"),
+        ((), {"start": "Once"}, 0, None, "OnHold"),
+        ((), HOURLY, 0, None, "OnHold"),
+        ((), {}, None, None, "OnHold"),
+        # What is said of a pool that would start nothing anyway.
+        ((PastRun(1),), {"start": "Once"}, 0, None, "Finished"),
+        ((), {"paused": True}, 0, None, "Paused"),
+    ],
+)
+def test_a_pool_on_hold_starts_no_run(
+    runs: tuple[PastRun, ...], spec: dict[str, Any], due: int | None, start: int | None, reason: str
+) -> None:
+    decision = decide(*runs, spec=spec, due=due, held=7, is_on_hold=True)
+    assert (decision.start, decision.reason) == (start, reason)
+
+
+def test_ticks_that_pass_on_hold_are_not_made_up_for() -> None:
+    held = decide(spec=HOURLY, is_on_hold=True, memory=RunMemory(last_schedule_at=NOON - 7200))
+    assert held.schedule_at == NOON
+    resumed = decide(spec=HOURLY, memory=RunMemory(last_schedule_at=NOON), now=NOON + 1)
+    assert (resumed.start, resumed.reason) == (None, "Waiting")
+
+
+def test_what_is_measured_of_the_queues_of_a_burst() -> None:
+    queues = {
+        "a": QueueObservation(5, 0, 0, None, None, held=3),
+        "b": QueueObservation(4, 0, 0, None, None),
+        "of others": QueueObservation(100, 0, 0, None, None),
+    }
+    seen = Observation(0, queues)
+    assert measure_work(seen, ["a", "b"], is_on_hold=False) == BurstWork(6, 3)
+    assert measure_work(seen, ["a", "b"], is_on_hold=True) == BurstWork(0, 9, is_on_hold=True)
+    assert measure_work(seen, ["a", "unreadable"], is_on_hold=True) == BurstWork(None, is_on_hold=True)
+    assert measure_work(None, ["a"], is_on_hold=False) == BurstWork(None)

@@ -107,7 +107,9 @@ def test_the_columns_answer_whether_the_pool_keeps_up(version: dict[str, Any]) -
     columns = version["additionalPrinterColumns"]
     usual = [column["name"] for column in columns if not column.get("priority")]
     assert usual == ["Type", "Queues", "Due", "Oldest", "Busy", "Ready", "Desired", "Reason", "Age"]
-    assert [column["name"] for column in columns if column.get("priority")] == ["Soon", "Later", "Message"]
+    assert [column["name"] for column in columns if column.get("priority")] == [
+        *("Held", "Soon", "Later", "Message")
+    ]
 
 
 def test_every_path_outside_the_schema_leads_into_it(version: dict[str, Any], root: dict[str, Any]) -> None:

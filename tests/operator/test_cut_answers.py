@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 from kubernetes.aio.client import Configuration
 
+from listening import Listener
 from rrq_operator.election import LeaseUnreachable
 from rrq_operator.election_lease import KubeLeaseStore
 from rrq_operator.election_rules import LeaseRecord
 from rrq_operator.kube import Kube, KubeUnavailable
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator
 
 HEADERS = "Content-Type: application/json\r\nConnection: close\r\n"
@@ -41,13 +42,12 @@ async def a_server_that_says(words: str) -> AsyncIterator[Kube]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(words.encode())
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    configuration = type.__call__(Configuration)
-    configuration.host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, Kube(configuration) as kube:
-        yield kube
+    async with Listener(answer) as server:
+        configuration = type.__call__(Configuration)
+        configuration.host = f"http://127.0.0.1:{server.port}"
+        async with Kube(configuration) as kube:
+            yield kube
 
 
 async def follow(kube: Kube) -> None:

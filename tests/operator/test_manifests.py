@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad_manifests import change, good_manifest
+from rrq import RRQSettings
 from rrq_operator.manifests import (
     DIGEST_ANNOTATION,
     POOL_LABEL,
@@ -142,6 +143,14 @@ def test_queues_are_served_in_their_order() -> None:
     assert arguments[4:8] == ["--queue", "urgent", "--queue", "default"]
 
 
+def test_workers_are_told_the_weights_of_their_queues() -> None:
+    given = pool(queues=["high", "low"], queueWeights={"high": 6, "low": 0.5})
+    told = variables(given)["RRQ_WORKER_QUEUE_WEIGHTS"]["value"]
+    settings = RRQSettings(worker_queue_weights=json.loads(told))
+    assert settings.worker_queue_weights == {"high": 6.0, "low": 0.5}
+    assert "RRQ_WORKER_QUEUE_WEIGHTS" not in variables(pool()), "what the application says holds"
+
+
 def test_a_burst_is_one_pod_that_ends() -> None:
     job = build_job(pool(type="Job"), 4, "7")
     assert job["metadata"]["name"] == "emails-run-4"
@@ -189,7 +198,8 @@ def test_a_pod_template_adds_to_what_the_operator_writes() -> None:
 @pytest.mark.parametrize("place", ["env", "podTemplate"])
 def test_nobody_can_forge_what_ties_a_pod_to_its_pool(place: str) -> None:
     forged = [
-        {"name": name, "value": "forged"} for name in ("RRQ_POD_UID", "RRQ_REDIS_DSN", "RRQ_KEY_PREFIX")
+        {"name": name, "value": "forged"}
+        for name in ("RRQ_POD_UID", "RRQ_POOL", "RRQ_REDIS_DSN", "RRQ_KEY_PREFIX")
     ]
     spec = {"containers": [{"name": "worker", "env": forged}]}
     template = {"metadata": {"labels": {POOL_LABEL: "other"}}, "spec": spec}
@@ -198,6 +208,7 @@ def test_nobody_can_forge_what_ties_a_pod_to_its_pool(place: str) -> None:
         "name": "RRQ_POD_UID",
         "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
     }
+    assert variables(given)["RRQ_POOL"]["value"] == "shop/emails", "as a pause in Redis names it"
     assert "forged" not in json.dumps(build_deployment(given, "7"))
     assert pod_of(given)["metadata"]["labels"][POOL_LABEL] == "emails"
 

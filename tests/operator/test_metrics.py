@@ -1,14 +1,26 @@
-"""Nothing is exported of pools that are gone, or that another operator looks after."""
+"""Nothing is exported of pools that are gone, or that another operator looks after, nor of what is over."""
 
 from rrq_operator.metrics import Metrics
+from rrq_operator.status import Condition
 
 
 def build_metrics() -> Metrics:
     metrics = Metrics()
     for name in ("gone", "here"):
-        metrics.set_pool(("test", name), {"due": 1.0})
-        metrics.decisions.labels("test", name, "Backlog").inc()
+        key = ("test", name)
+        metrics.set_pool(key, {"due": 1.0})
+        metrics.set_conditions(key, [Condition("Ready", True, "AsDesired", "2 replicas are ready")])
+        metrics.decisions.labels(*key, "Backlog").inc()
     return metrics
+
+
+def conditions_of(metrics: Metrics) -> dict[tuple[str, str, str], float]:
+    return {
+        (sample.labels["pool"], sample.labels["type"], sample.labels["reason"]): sample.value
+        for family in metrics.registry.collect()
+        if family.name == "rrq_operator_condition"
+        for sample in family.samples
+    }
 
 
 def test_a_pool_that_goes_takes_all_its_series_along() -> None:
@@ -17,10 +29,39 @@ def test_a_pool_that_goes_takes_all_its_series_along() -> None:
     metrics.drop_pool(("test", "never there"))
     text = metrics.expose().decode()
     assert 'pool="gone"' not in text
-    assert text.count('pool="here"') == 3
+    assert text.count('pool="here"') == 4
 
 
 def test_the_end_of_a_term_takes_the_series_of_all_pools_along() -> None:
     metrics = build_metrics()
     metrics.drop_pools()
     assert "pool=" not in metrics.expose().decode()
+
+
+def test_a_condition_has_the_reason_of_now_and_no_other() -> None:
+    metrics = build_metrics()
+    metrics.set_conditions(
+        ("test", "gone"),
+        [
+            Condition("Ready", False, "CrashLoopBackOff", "pod gone-1: back-off"),
+            Condition("ScalingLimited", True, "AtMaximum", "the work asks for 9 replicas"),
+        ],
+    )
+    assert conditions_of(metrics) == {
+        ("gone", "Ready", "CrashLoopBackOff"): 0,
+        ("gone", "ScalingLimited", "AtMaximum"): 1,
+        ("here", "Ready", "AsDesired"): 1,
+    }
+
+
+def test_a_condition_that_is_not_known_is_not_exported() -> None:
+    metrics = build_metrics()
+    metrics.set_conditions(("test", "gone"), [Condition("Ready", None, "NotYetRead", "not read yet")])
+    assert conditions_of(metrics) == {("here", "Ready", "AsDesired"): 1}
+
+
+def test_the_conditions_of_a_pool_that_came_back_are_exported_again() -> None:
+    metrics = build_metrics()
+    metrics.drop_pools()
+    metrics.set_conditions(("test", "here"), [Condition("Ready", False, "Growing", "1 of 2 is ready")])
+    assert conditions_of(metrics) == {("here", "Ready", "Growing"): 0}

@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from pools import build_pool
+from rrq_operator.plugin.cli import rrq
 from rrq_operator.plugin.pool_redis import add_credentials, build_forward_advice
 from rrq_operator.plugin.pools import SeenPool, parse_seen_pool
 from rrq_operator.plugin.tables import (
@@ -121,3 +124,34 @@ def test_the_way_to_a_redis_is_told_by_its_host(url: str, advice: str) -> None:
 )
 def test_a_detour_takes_the_password_of_the_pool_unless_it_has_one(given: str, own: str, used: str) -> None:
     assert add_credentials(given, own) == used
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("pause emails --queue mail --function send", "choose one"),
+        ("resume emails --workers --queue mail", "choose one"),
+        ("pause emails --reason why", "--reason goes with --workers, --queue or --function."),
+        ("limit emails set --concurrency 5", "set and remove take --queue or --function"),
+        ("limit emails --queue mail", "list takes none"),
+        ("limit emails remove --queue mail --rate 3", "What the limit is goes with set."),
+        ("limit emails set --queue mail --rate 3 --json", "--json is for list."),
+        ("limit emails set --workers --rate 3", "No such option"),
+        ("disable emails", "Missing option '--function'"),
+        ("enable emails", "Missing option '--function'"),
+        ("cancel emails", "Missing option '--queue'"),
+        ("audit emails --limit 0", "not in the range"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(words: str, complaint: str) -> None:
+    result = CliRunner().invoke(rrq, words.split())
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+
+
+def test_every_command_says_what_it_does() -> None:
+    context = click.Context(rrq)
+    for name in rrq.list_commands(context):
+        shown = CliRunner().invoke(rrq, [name, "--help"])
+        assert shown.exit_code == 0, shown.output
+        assert "POOL" in shown.output.splitlines()[0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from listening import Listener
 from queue_steps import ask
 from rrq.messages import DeathCertificate, WorkerIdentity
 from rrq_operator import queues as queues_module
@@ -26,11 +27,9 @@ async def silent_url() -> AsyncIterator[str]:
 
     async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
-    async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    async with Listener(keep_silent) as server:
+        yield f"redis://127.0.0.1:{server.port}/0"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,8 +14,10 @@ from pools import build_pool
 from queue_steps import ask, enqueue, now_ms, start_worker
 from rrq.cron import CronJob
 from rrq.cron_table import build_cron_table
+from rrq.flow import Limit, PoolReport
 from rrq.messages import Observation
 from rrq_operator import leader as leader_module
+from rrq_operator import redis_group as group_module
 from rrq_operator.events import Events
 from rrq_operator.metrics import Metrics
 from rrq_operator.queues import QueueTrouble, RedisQueues
@@ -38,6 +41,7 @@ class NoteTaker:
 
     wants_another_look = False
     horizon_seconds = 0.0
+    card: PoolReport | None = None
 
     def __init__(self) -> None:
         self.rounds: list[tuple[float, Round]] = []
@@ -111,6 +115,12 @@ async def running(bench: Bench) -> AsyncIterator[Bench]:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+@pytest.fixture
+def polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that wait for several rounds, whatever brings them about."""
+    monkeypatch.setattr(group_module, "_POLL_SECONDS", 0.1)
 
 
 async def count_listeners(store: JobStore) -> int:
@@ -251,7 +261,7 @@ async def test_a_group_that_ends_leaves_no_connection_and_no_task(store: JobStor
     assert len(asyncio.all_tasks()) == tasks
 
 
-async def _equals(count: Callable[[], Any], expected: int) -> bool:
+async def _equals(count: Callable[[], Any], expected: object) -> bool:
     return bool(await count() == expected)
 
 
@@ -268,6 +278,132 @@ def test_a_url_that_cannot_be_used_is_trouble_in_words_without_the_password(url:
         RedisQueues(RedisIdentity(url, "rrq:"))
     assert trouble.value.reason == "InvalidURL"
     assert "ter2" not in str(trouble.value)
+
+
+# Pauses and limits
+
+
+@pytest.mark.usefixtures("polls_often")
+async def test_one_call_a_round_while_nothing_is_controlled(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    await eventually(lambda: len(taker.rounds) >= 3, 5, "what is read once is behind it")
+    calls, rounds = running.group.redis_calls, len(taker.rounds)
+    await eventually(lambda: len(taker.rounds) >= rounds + 3, 5)
+    # The tables of cron entries are read every twenty seconds, which may have been now.
+    assert running.group.redis_calls - calls <= len(taker.rounds) - rounds + 1
+
+
+# What dashboards are told
+
+
+def card(name: str = "emails", **changes: Any) -> PoolReport:
+    usual = PoolReport(f"test/{name}", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "nothing", 1000)
+    return replace(usual, **changes)
+
+
+@pytest.mark.usefixtures("polls_often")
+async def test_pools_are_published_and_forgotten_when_they_leave(running: Bench, store: JobStore) -> None:
+    emails, others = running.add("emails"), running.add("others")
+    emails.card, others.card = card("emails"), card("others")
+
+    async def published() -> list[str]:
+        return [report.pool for report in await store.read_pools()]
+
+    await eventually(lambda: _equals(published, ["test/emails", "test/others"]), 5)
+    emails.card = card("emails", desired=4)
+
+    async def sizes() -> list[int]:
+        return [decision.desired for decision in await store.read_decisions("test/emails")]
+
+    await eventually(lambda: _equals(sizes, [1, 4]), 5)
+    del running.members["test", "emails"]
+    running.group.set_members(running.members)
+    await eventually(lambda: _equals(published, ["test/others"]), 5)
+
+
+async def test_a_group_that_ends_with_its_last_pool_says_so(store: JobStore, bench: Bench) -> None:
+    task = asyncio.create_task(bench.group.run())
+    bench.add("emails").card = card()
+
+    async def published() -> int:
+        return len(await store.read_pools())
+
+    await eventually(lambda: _equals(published, 1), 5)
+    bench.group.set_members({})
+    task.cancel()
+    await asyncio.wait([task])
+    await eventually(lambda: _equals(published, 0), 5)
+
+
+async def test_the_end_of_a_term_leaves_the_pools_to_the_next(store: JobStore, bench: Bench) -> None:
+    task = asyncio.create_task(bench.group.run())
+    bench.add("emails").card = card()
+
+    async def published() -> int:
+        return len(await store.read_pools())
+
+    await eventually(lambda: _equals(published, 1), 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert await published() == 1
+
+
+@pytest.mark.usefixtures("polls_often")
+async def test_pools_that_cannot_be_published_are_sized_all_the_same(
+    running: Bench, store: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fail(*_: object) -> None:
+        raise QueueTrouble("Unreachable", "no room")
+
+    taker = running.add("emails")
+    taker.card = card()
+    for stand_in in (fail, hang):
+        monkeypatch.setattr(RedisQueues, "publish", stand_in)
+        rounds = len(taker.rounds)
+        await eventually(lambda: len(taker.rounds) >= rounds + 3, 5)  # noqa: B023  awaited here
+    assert caplog.text.count("pools not published") == 1
+
+
+async def test_a_pause_of_a_pool_is_seen_at_once_by_that_pool(running: Bench, store: JobStore) -> None:
+    emails, others = running.add("emails"), running.add("others")
+    await listening(store)
+
+    def is_on_hold(taker: NoteTaker, name: str) -> bool:
+        pool = running.members["test", name].pool
+        return bool(taker.rounds) and taker.rounds[-1][1].is_on_hold(pool)
+
+    await eventually(
+        lambda: emails.rounds and monotonic() - emails.rounds[-1][0] < 0.1, 2
+    )  # right after a poll
+    await store.set_pause("pool:test/emails", "paused", "ada")
+    await eventually(lambda: is_on_hold(emails, "emails"), 0.6, interval_seconds=0.01)
+    assert not is_on_hold(others, "others")
+    await store.set_pause("pool:test/emails", None, "ada")
+    await eventually(lambda: not is_on_hold(emails, "emails"), 1.2)
+
+
+async def test_jobs_over_their_limit_are_not_seen_by_the_pool(running: Bench, store: JobStore) -> None:
+    await store.set_limit("function:greet", Limit(concurrency=2))
+    taker = running.add("emails")
+    await listening(store)
+    await enqueue(store, *(f"job-{number}" for number in range(20)))
+    await eventually(lambda: taker.due == 2, 2)
+    looks = [this_round.seen for _, this_round in taker.rounds]
+    dues = {seen.queues["default"].due for seen in looks if seen is not None}
+    assert dues <= {0, 2}, "no round has taken the others for work"
+
+
+async def test_a_rate_that_allows_more_wakes_a_pool_without_workers(running: Bench, store: JobStore) -> None:
+    await store.set_limit("function:greet", Limit(rate=1, per_seconds=3))
+    worker = await start_worker(store)
+    await enqueue(store, "1", "2")
+    assert len(await worker.take(10)) == 1
+    taker = running.add("emails")
+    await eventually(lambda: taker.due == 0, 2)
+    await eventually(lambda: taker.due == 1, 6, "the second is due again without anybody claiming")
 
 
 # Cron

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rrq.messages import Observation, QueueObservation
 from rrq_operator.kube import KubeUnavailable
 from rrq_operator.metrics import Metrics
 from rrq_operator.reporting import Reporter
@@ -59,7 +60,8 @@ class Desk:
     def __init__(self) -> None:
         self.kube, self.events, self.world = FakeKube(), FakeEvents(), World()
         self.world.set_pool(parse_record(BODY))
-        shell = Shell(self.kube, self.world, self.events, Metrics())  # type: ignore[arg-type]  # both are stand-ins
+        self.metrics = Metrics()
+        shell = Shell(self.kube, self.world, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
         self.reporter = Reporter(("shop", "emails"), shell)
 
     async def say(self, *conditions: Condition, **status: Any) -> bool:
@@ -89,6 +91,58 @@ async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
     await desk.say(ready("RollingOut"))
     await desk.say(ready("AsDesired", True))
     assert desk.events.told == ["ImagePullBackOff!", "AsDesired"]
+
+
+@pytest.mark.parametrize(
+    ("held", "status", "age"),
+    [
+        ({"a": 0, "b": 0}, {"due": 5, "held": 0}, 90.0),
+        ({"a": 0, "b": 3}, {"due": 5, "held": 3}, 20.0),
+        ({"a": 0, "b": 0}, {"due": 5, "held": 5}, 0.0),
+    ],
+    ids=["nothing is held", "the oldest is held", "the pool is on hold"],
+)
+def test_what_is_held_back_does_not_count_as_behind(
+    desk: Desk, held: dict[str, int], status: dict[str, int], age: float
+) -> None:
+    queues = {
+        "a": QueueObservation(2, 0, 0, 20.0, None, held["a"]),
+        "b": QueueObservation(3, 0, 0, 90.0, None, held["b"]),
+    }
+    record = desk.world.pools["shop", "emails"]
+    desk.reporter.note(Round(record, seen=Observation(0, queues)), status, [])
+    figures = desk.metrics.expose().decode()
+    assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
+    assert f'rrq_operator_held_jobs{{namespace="shop",pool="emails"}} {status["held"]}.0' in figures
+
+
+async def test_a_pool_on_hold_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
+    def active(reason: str) -> Condition:
+        return Condition("ScalingActive", reason == "Idle", reason, f"because of {reason}")
+
+    for reason in (
+        "Idle",
+        "OnHold",
+        "OnHold",
+        "QueueUnreadable",
+        "OnHold",
+        "Paused",
+        "OnHold",
+        "Idle",
+        "Idle",
+    ):
+        desk.reporter._next_write_at = 0.0  # as if the pause were over
+        await desk.say(active(reason), lastDecision={"reason": reason})
+    assert desk.events.told == ["OnHold", "Resumed"]
+
+
+async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_on_hold(desk: Desk) -> None:
+    body = BODY | {"status": {"lastDecision": {"reason": "OnHold"}}}
+    desk.world.set_pool(parse_record(body))
+    await desk.say(lastDecision={"reason": "OnHold"})
+    assert desk.events.told == []
+    await desk.say(lastDecision={"reason": "Idle"})
+    assert desk.events.told == ["Resumed"]
 
 
 async def test_one_trouble_in_two_conditions_is_one_event(desk: Desk) -> None:

@@ -74,6 +74,72 @@ def test_running_due_and_soon_due_jobs_ask_for_replicas(
     assert (decision.replicas, decision.reason) == (replicas, reason)
 
 
+# Held jobs and pools on hold
+
+
+@pytest.mark.parametrize(
+    ("workload", "replicas", "reason", "words"),
+    [
+        (Workload(0, 0, 0, held=500), 0, Reason.HELD_BACK, "nothing is running; 500 due are held back"),
+        (Workload(0, 0, 3, held=500), 1, Reason.RUNNING, "500 more due are held back by a pause or a limit"),
+        (
+            Workload(11, 0, 0, held=500),
+            2,
+            Reason.BACKLOG,
+            "0 running + 11 due, 10 per replica: 2 needed, 500 more",
+        ),
+        (Workload(0, 2, 0, held=500), 1, Reason.DUE_SOON, "500 more due are held back"),
+        (Workload(0, 0, 0, held=500, is_on_hold=True), 0, Reason.ON_HOLD, "0 running, 500 due wait until"),
+        (Workload(0, 0, 11, held=500, is_on_hold=True), 2, Reason.ON_HOLD, "on hold: 11 running, 500 due"),
+        (Workload(0, 0, 0, is_on_hold=True), 0, Reason.ON_HOLD, "on hold: 0 running, 0 due wait"),
+    ],
+)
+def test_jobs_that_may_not_start_ask_for_no_replica(
+    workload: Workload, replicas: int, reason: Reason, words: str
+) -> None:
+    decision = decide(POLICY, workload)
+
+    assert (decision.replicas, decision.reason) == (replicas, reason)
+    assert words in decision.words
+
+
+def test_held_jobs_have_no_latency_to_keep() -> None:
+    policy = replace(POLICY, target_latency_seconds=10, jobs_per_replica=100)
+
+    assert decide(policy, Workload(0, 0, 1, held=400), memory=MEASURED).replicas == 1
+    assert decide(policy, Workload(40, 0, 1, held=400), memory=MEASURED).replicas == 8
+
+
+def test_a_pool_on_hold_gets_no_headroom_but_keeps_what_the_spec_demands() -> None:
+    policy = replace(POLICY, headroom_replicas=5, min_replicas=3, idle_replicas=2)
+
+    assert decide(policy, Workload(0, 0, 1, held=9, is_on_hold=True)).replicas == 3
+    assert decide(policy, Workload(0, 0, 0, held=9, is_on_hold=True)).replicas == 2
+
+
+def test_a_pool_on_hold_becomes_smaller_and_says_all_the_while_that_it_is_on_hold() -> None:
+    pool = Watched(replace(POLICY, window_seconds=10), requested=5)
+    on_hold = Workload(0, 0, 0, held=50, is_on_hold=True)
+
+    waiting = [pool.step(on_hold, now) for now in (0, 5, 9)][-1]
+    gone = pool.step(on_hold, 11)
+
+    assert (waiting.replicas, waiting.reason) == (5, Reason.ON_HOLD)
+    assert (gone.replicas, gone.reason) == (0, Reason.ON_HOLD)
+    resumed = pool.step(Workload(50, 0, 0), 12)
+    assert (resumed.replicas, resumed.reason) == (5, Reason.BACKLOG), "at once and as large as before"
+
+
+def test_a_size_that_is_to_stay_stays_also_on_hold() -> None:
+    decision = decide(replace(POLICY, paused=True), Workload(0, 0, 0, held=5, is_on_hold=True), requested=4)
+
+    assert (decision.replicas, decision.reason) == (4, Reason.PAUSED)
+    assert "on hold" in decision.words
+
+
+# Growing
+
+
 def test_growing_goes_straight_to_the_target() -> None:
     assert decide(POLICY, Workload(due=200, due_soon=0, busy=0), requested=1).replicas == 20
 

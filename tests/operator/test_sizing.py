@@ -26,8 +26,8 @@ SPEC = PoolSpec(
 )
 
 
-def queue(due: int = 0, due_soon: int = 0, later: int = 0) -> QueueObservation:
-    return QueueObservation(due, due_soon, later, None, None)
+def queue(due: int = 0, due_soon: int = 0, later: int = 0, held: int = 0) -> QueueObservation:
+    return QueueObservation(due, due_soon, later, None, None, held)
 
 
 def worker(
@@ -62,8 +62,10 @@ class Sized:
         self.spec = spec
         self.memory = SizingMemory()
 
-    def step(self, observation: Observation | None, now_seconds: float) -> SizingStep:
-        scene = PoolScene(observation, self.pods, len(self.pods))
+    def step(
+        self, observation: Observation | None, now_seconds: float, *, is_on_hold: bool = False
+    ) -> SizingStep:
+        scene = PoolScene(observation, self.pods, len(self.pods), is_on_hold=is_on_hold)
         step, self.memory = decide_size(self.spec, ["fast", "slow"], scene, self.memory, now_seconds)
         if step.workload is not None:
             self.memory = replace(self.memory, flagged=frozenset(step.plan.drain))
@@ -89,10 +91,51 @@ def test_demand_is_the_sum_of_all_queues_and_own_workers() -> None:
     assert workload.free_slots == 7 + 6 + 5
 
 
+@pytest.mark.parametrize(
+    ("fast", "paused", "is_on_hold", "expected"),
+    [
+        (queue(due=30, held=25, due_soon=4), frozenset(), False, (6, 25, 4)),
+        (queue(due=30, held=30, due_soon=4), frozenset({"queue:fast"}), False, (1, 30, 0)),
+        (queue(due=30, due_soon=4), frozenset({"queue:other", "function:fast"}), False, (31, 0, 4)),
+        (queue(due=30, held=25, due_soon=4), frozenset(), True, (0, 31, 0)),
+    ],
+    ids=["limited", "queue paused", "others paused", "pool on hold"],
+)
+def test_what_may_not_start_is_no_demand(
+    fast: QueueObservation, paused: frozenset[str], is_on_hold: bool, expected: tuple[int, int, int]
+) -> None:
+    observation = replace(seen(worker("a1", "a", busy=2), fast=fast, slow=queue(due=1)), paused=paused)
+
+    workload = Sized(ready_pod("a")).step(observation, 0, is_on_hold=is_on_hold).workload
+
+    assert workload is not None
+    assert (workload.due, workload.held, workload.due_soon) == expected
+    assert (workload.busy, workload.is_on_hold) == (2, is_on_hold)
+
+
+def test_a_pool_on_hold_lets_its_idle_pods_go() -> None:
+    pool = Sized(ready_pod("a"), ready_pod("b"))
+    working = seen(worker("a1", "a", busy=3), worker("b1", "b"), fast=queue(due=90))
+    for now in range(0, int(SETTLING_SECONDS) + 5, 5):
+        pool.step(working, now)
+
+    step = pool.step(working, SETTLING_SECONDS + 6, is_on_hold=True)
+
+    assert (step.decision.reason, step.decision.replicas) == (Reason.ON_HOLD, 1)
+    assert step.plan.drain == ("b",)
+
+
 def test_jobs_due_next_week_ask_for_nothing() -> None:
     step = Sized().step(seen(fast=queue(later=2000)), 0)
 
     assert (step.replicas, step.decision.reason) == (0, Reason.IDLE)
+
+
+def test_a_pool_that_shares_its_queue_with_a_slower_one_starts_no_sooner_than_it_must() -> None:
+    # Looked at as far ahead as the slowest pool needs; the first guess of this one is 24.5 s.
+    for next_due_ms, replicas in ((24_000, 1), (25_000, 0)):
+        shared = replace(queue(due_soon=1), next_due_ms=next_due_ms)
+        assert Sized().step(seen(fast=shared), 0).replicas == replicas
 
 
 def test_workers_of_other_pools_and_queues_of_others_are_not_counted() -> None:

@@ -100,12 +100,30 @@ def test_a_pool_that_is_as_it_should_be() -> None:
     assert status["selector"] == "rrq.dev/pool=emails"
 
 
+def test_a_pool_on_hold_says_so_and_how_many_jobs_wait_for_it() -> None:
+    taken = step(0, Reason.ON_HOLD)
+    status, conditions = build_deployment_status(
+        replace(PICTURE, is_on_hold=True), taken, replace(DEPLOYMENT, ready=0), None
+    )
+    active = next(entry for entry in conditions if entry.type == "ScalingActive")
+    assert (active.status, active.reason) == (False, "OnHold")
+    assert (status["reason"], status["due"], status["held"]) == ("OnHold", 5, 5)
+    assert status["lastDecision"] == {"reason": "OnHold", "words": "because", "replicas": 0}
+
+
+def test_jobs_that_may_not_start_are_counted_apart() -> None:
+    queues = QUEUES | {"default": replace(QUEUES["default"], held=2)}
+    status, conditions = build_deployment_status(replace(PICTURE, queues=queues), step(), DEPLOYMENT, None)
+    assert (status["due"], status["held"]) == (5, 2)
+    assert all(not entry.is_bad for entry in conditions)
+
+
 def test_what_is_unknown_is_left_out() -> None:
     fault = Fault("Unreachable", "Redis cannot be read")
     picture = replace(PICTURE, queues=None, queue_fault=fault)
     taken = replace(step(reason=Reason.QUEUE_UNREADABLE), workload=None)
     status, _ = build_deployment_status(picture, taken, DEPLOYMENT, None)
-    assert not {"due", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds"} & status.keys()
+    assert not {"due", "held", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds"} & status.keys()
     conditions = conditions_of(picture, taken=taken)
     assert conditions["QueueReachable"].message == "Redis cannot be read"
     assert conditions["ScalingActive"].status is False

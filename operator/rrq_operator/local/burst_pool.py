@@ -6,7 +6,7 @@ from functools import partial
 from time import time
 
 from rrq.messages import Observation
-from rrq_operator.bursts import RunMemory, decide_run
+from rrq_operator.bursts import BurstWork, RunMemory, decide_run, measure_work
 from rrq_operator.local.burst_run import BurstRun
 from rrq_operator.local.local_pool import LocalPool, PoolContext
 from rrq_operator.local.picture import History, PoolPicture, Sample, Tally, count_later
@@ -20,8 +20,8 @@ class BurstPool(LocalPool):
         self.runs: list[BurstRun] = []
         self._memory = RunMemory()
         self._created_at = time()
-        self._words = "looking at the queues"
-        self._due: int | None = None
+        self._words, self._reason = "looking at the queues", ""
+        self._work = BurstWork(None)
         self._later = self._busy = 0
         self._tally = Tally()
         self._history = History()
@@ -36,8 +36,8 @@ class BurstPool(LocalPool):
 
     async def run_once(self, seen: Observation | None, now: float) -> None:
         self._note(seen, now)
-        decision = decide_run(self.spec.runs, self.runs, self._due, self._memory, self._created_at, time())
-        self._words = decision.words
+        decision = decide_run(self.spec.runs, self.runs, self._work, self._memory, self._created_at, time())
+        self._words, self._reason = decision.words, decision.reason
         self.runs = [run for run in self.runs if run.name not in decision.expire]
         if decision.schedule_at is not None:
             self._memory = replace(self._memory, last_schedule_at=decision.schedule_at)
@@ -47,10 +47,7 @@ class BurstPool(LocalPool):
             self.context.tell(decision.words)
 
     def _note(self, seen: Observation | None, now: float) -> None:
-        is_readable = seen is not None and all(name in seen.queues for name in self.queues)
-        self._due = (
-            sum(seen.queues[name].due for name in self.queues) if seen is not None and is_readable else None
-        )
+        self._work = measure_work(seen, self.queues, is_on_hold=self._is_on_hold(seen))
         if seen is not None:
             pods = {run.uid for run in self.runs}
             own = [worker for worker in seen.workers.values() if worker.pod_uid in pods]
@@ -58,6 +55,10 @@ class BurstPool(LocalPool):
             self._tally.add(own)
         depth = None if self._due is None else self._due + self._busy
         self._history.add(Sample(depth, int(not self.is_gone)), now)
+
+    @property
+    def _due(self) -> int | None:
+        return None if self._work.due is None else self._work.due + self._work.held
 
     def _start_run(self, number: int, now: float) -> BurstRun:
         uid, name = str(uuid.uuid4()), f"{self.name}-{number}"
@@ -88,5 +89,8 @@ class BurstPool(LocalPool):
             busy=self._busy,
             done=self._tally.total,
             words=self._words,
+            reason=self._reason,
+            held=self._work.held,
+            is_on_hold=self._work.is_on_hold,
             history=self._history.samples,
         )

@@ -44,7 +44,12 @@ class Fleet(LocalPool):
         return not self.replicas and not self.leaving
 
     async def run_once(self, seen: Observation | None, now: float) -> None:
-        scene = PoolScene(seen, [replica.state for replica in self.replicas], self.requested)
+        scene = PoolScene(
+            seen,
+            [replica.state for replica in self.replicas],
+            self.requested,
+            is_on_hold=self._is_on_hold(seen),
+        )
         step, memory = decide_size(self.spec, self.queues, scene, self.memory, now)
         self._note(step, seen, now)
         self.memory = replace(memory, flagged=await self._apply_flags(step))
@@ -59,7 +64,8 @@ class Fleet(LocalPool):
             self._later = count_later(seen, self.queues)
             pods = {replica.uid for replica in (*self.replicas, *self.leaving)}
             self._tally.add([worker for group in workers_of(seen, pods).values() for worker in group])
-        depth = None if step.workload is None else step.workload.due + step.workload.busy
+        workload = step.workload
+        depth = None if workload is None else workload.due + workload.held + workload.busy
         self._history.add(Sample(depth, len(self.replicas)), now)
 
     # Flags in Redis
@@ -158,11 +164,14 @@ class Fleet(LocalPool):
             ready=self._count_ready(),
             desired=self._desired,
             leaving=len(self.leaving),
-            due=None if workload is None else workload.due,
+            due=None if workload is None else workload.due + workload.held,
             later=self._later,
             busy=0 if workload is None else workload.busy,
             done=self._tally.total,
             words=self.step.decision.words if self.step else "looking at the queues",
+            reason=self.step.decision.reason.value if self.step else "",
+            held=0 if workload is None else workload.held,
+            is_on_hold=workload is not None and workload.is_on_hold,
             slowest_start_seconds=self._slowest_start_seconds,
             history=self._history.samples,
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rrq_operator.local.guard import SESSION_VARIABLE
-from rrq_operator.spec import PoolSpec
+from rrq_operator.spec import Pool, PoolSpec
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,22 @@ def build_command(spec: PoolSpec) -> list[str]:
 
 
 def build_environment(
-    spec: PoolSpec, redis: RedisAddress, pod_uid: str, session: str, shell: Mapping[str, str]
+    pool: Pool, redis: RedisAddress, pod_uid: str, session: str, shell: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of a replica: those of this shell, of the manifest, and what the pool decides."""
-    worker = spec.worker
     return {
         **shell,
         **{
             str(entry["name"]): str(entry["value"])
-            for entry in worker.env
+            for entry in pool.spec.worker.env
             if "name" in entry and "value" in entry
         },
         "RRQ_ENVIRONMENT_WINS": "1",
         "RRQ_POD_UID": pod_uid,
+        "RRQ_POOL": pool.qualified_name,
         "RRQ_REDIS_DSN": redis.dsn,
         "RRQ_KEY_PREFIX": redis.key_prefix,
-        "RRQ_WORKER_CONCURRENCY": str(worker.concurrency),
-        "RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS": str(worker.drain_seconds),
+        **pool.spec.worker_settings,
         SESSION_VARIABLE: session,
     }
 

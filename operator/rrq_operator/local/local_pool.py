@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rrq.flow import PoolReport
 from rrq.messages import Observation
 from rrq.store import JobStore
 from rrq_operator.local.launch import RedisAddress, build_command, build_environment
@@ -65,12 +66,35 @@ class LocalPool(ABC):
     def stop(self, now: float) -> None:
         """Have all processes drain and end; a second time they hurry."""
 
+    def _is_on_hold(self, seen: Observation | None) -> bool:
+        """Whether the pool is paused in Redis, as far as is known."""
+        return seen is not None and self.context.pool.pause_target in seen.paused
+
     @abstractmethod
     def picture(self) -> PoolPicture: ...
 
+    def report(self, at_ms: int) -> PoolReport:
+        """Return what dashboards are told of it."""
+        seen = self.picture()
+        return PoolReport(
+            pool=self.context.pool.qualified_name,
+            type=self.spec.type,
+            queues=tuple(self.queues),
+            replicas=seen.replicas,
+            ready=seen.ready,
+            desired=seen.desired,
+            due=seen.due,
+            held=seen.held,
+            busy=seen.busy,
+            reason=seen.reason,
+            words=seen.words,
+            at_ms=at_ms,
+            is_paused=seen.is_on_hold,
+        )
+
     def _start_process(self, pod_uid: str, log_path: Path) -> WorkerProcess:
         context = self.context
-        environment = build_environment(self.spec, context.address, pod_uid, context.session, os.environ)
+        environment = build_environment(context.pool, context.address, pod_uid, context.session, os.environ)
         return WorkerProcess(build_command(self.spec), environment, log_path)
 
     def _kill_at(self, now: float) -> float:

@@ -34,6 +34,11 @@ class PoolPicture:
     done: int
     """Attempts that ended since local mode started; a job that is tried again has several."""
     words: str
+    reason: str = ""
+    """Why it has its size, in one word."""
+    held: int = 0
+    """Of those due, how many may not start."""
+    is_on_hold: bool = False
     slowest_start_seconds: float = 0.0
     """From asking for a replica to its being ready, of the slowest so far."""
     history: tuple[Sample, ...] = ()

@@ -10,11 +10,13 @@ from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
 from rrq.masking import mask_secrets
-from rrq.messages import Observation
+from rrq.messages import Admission, Observation
 from rrq.scheduler import CronTracker
 from rrq.store import JobStore
+from rrq_operator.admission import SortedLook
 from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.local.local_pool import LocalPool
+from rrq_operator.publishing import Publisher
 
 #: Producers of RRQ 0.7 announce nothing.
 _POLL_SECONDS = 1.0
@@ -24,6 +26,19 @@ _READ_TABLES_SECONDS = 5.0
 _TROUBLE = (*REDIS_ERRORS, RRQError)
 
 
+class _Queues:
+    """The store, as jobs that may not start are put aside in it."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+
+    async def observe(self, horizons_seconds: Mapping[str, float]) -> Observation:
+        return await self._store.observe(list(horizons_seconds), horizons_seconds)
+
+    async def admit(self, queues: Sequence[str]) -> Admission:
+        return await self._store.admit_jobs(queues)
+
+
 class RedisGroup:
     """Sizes the pools of one Redis until it is told to end."""
 
@@ -31,11 +46,14 @@ class RedisGroup:
         self._store = store
         self._pools = pools
         self._tell = tell
+        self._look = SortedLook(_Queues(store), _TROUBLE, self._note_unsorted)
         self._client = RRQClient(store.settings, store)
         self._cron = CronTracker(self._client)
         self._manifest_entries = [entry for pool in pools for entry in build_cron_jobs(pool.spec)]
         self._next_tables_at = 0.0
         self._is_away = False
+        self._unsorted = ""
+        self._publisher = Publisher()
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -52,6 +70,7 @@ class RedisGroup:
                 wait_seconds = _SECOND_LOOK_SECONDS if was_woken else self._seconds_to_next_look(seen)
         finally:
             await end_task(listening)
+            await self._withdraw()
 
     async def run_once(self, now: float) -> Observation | None:
         """Look once, and bring all pools in step."""
@@ -59,12 +78,13 @@ class RedisGroup:
         for pool in self._pools:
             await pool.run_once(seen, now)
         if seen is not None:
+            await self._publish(seen.now_ms, now)
             await self._fire_cron(seen, now)
         return seen
 
     async def _observe(self) -> Observation | None:
         try:
-            seen = await self._store.observe(list(self._horizons), self._horizons)
+            seen = await self._look.look(self._horizons)
         except _TROUBLE as error:
             if not self._is_away:
                 self._tell(f"Redis gives no answer, so sizes stay: {mask_secrets(str(error))}")
@@ -74,6 +94,12 @@ class RedisGroup:
             self._tell("Redis answers again")
         self._is_away = False
         return seen
+
+    def _note_unsorted(self, error: Exception) -> None:
+        words = f"jobs that may not start could not be put aside: {mask_secrets(str(error))}"
+        if self._unsorted != words:
+            self._unsorted = words
+            self._tell(words)
 
     @property
     def _horizons(self) -> Mapping[str, float]:
@@ -87,6 +113,23 @@ class RedisGroup:
     def _seconds_to_next_look(self, seen: Observation | None) -> float:
         return seconds_to_next_look(seen, self._horizons)
 
+    # What dashboards are told
+
+    async def _publish(self, now_ms: int, now: float) -> None:
+        for pool in self._pools:
+            self._publisher.note(pool.report(now_ms))
+        if told := self._publisher.take(now):
+            # What cannot be told now is tried again in the next round.
+            with contextlib.suppress(*_TROUBLE):
+                await self._store.publish_pools(told.reports, told.decided, told.gone)
+                self._publisher.confirm(told, now)
+
+    async def _withdraw(self) -> None:
+        with contextlib.suppress(*_TROUBLE):
+            await self._store.publish_pools(
+                (), gone=[pool.context.pool.qualified_name for pool in self._pools]
+            )
+
     # Wake-ups
 
     async def _was_woken(self, timeout_seconds: float) -> bool:
@@ -99,7 +142,8 @@ class RedisGroup:
         return was_woken
 
     async def _listen(self) -> None:
-        names = set(self._horizons)
+        # No name is the news of a pool that was paused or resumed.
+        names = {*self._horizons, ""}
         while True:
             with contextlib.suppress(*_TROUBLE):
                 async with self._store.listen() as hear:

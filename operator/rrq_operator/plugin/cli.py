@@ -19,6 +19,12 @@ _COMMANDS = {
     "pause": f"{_HOME}.pause:pause",
     "resume": f"{_HOME}.pause:resume",
     "scale": f"{_HOME}.scale:scale",
+    "disable": f"{_HOME}.disable:disable",
+    "enable": f"{_HOME}.disable:enable",
+    "limit": f"{_HOME}.limit:limit",
+    "cancel": f"{_HOME}.cancel:cancel",
+    "flow": f"{_HOME}.flow:flow",
+    "audit": f"{_HOME}.audit:audit",
 }
 
 

@@ -16,7 +16,7 @@ from rrq.settings import RRQSettings
 from rrq.stored_job import StoredJob
 from rrq_operator.plugin.options import Access
 from rrq_operator.plugin.pool_store import PoolStore, open_pool_store
-from rrq_operator.plugin.rrq_commands import run_rrq_command
+from rrq_operator.plugin.rrq_commands import run_on_pool, run_rrq_command
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -79,19 +79,22 @@ def show_list(place: Place, wanted: JobFilter, limit: int, max_scan: int, as_jso
 
 def inspect(place: Place, job_id: str, as_json: bool) -> None:
     """Print one job with arguments, error and traceback."""
-
-    async def check() -> RRQSettings:
-        async with open_pool_store(place.pool_name, place.access, place.redis_url) as pool_store:
-            return pool_store.store.settings
-
-    run_rrq_command(dlq_inspect, asyncio.run(check()), job_id=job_id, raw=False, as_json=as_json)
+    run_on_pool(
+        dlq_inspect,
+        place.pool_name,
+        place.access,
+        place.redis_url,
+        job_id=job_id,
+        raw=False,
+        as_json=as_json,
+    )
 
 
 def requeue(place: Place, order: Requeue) -> None:
     """Give dead letters a fresh start in the queues that they came from, queue by queue."""
     if not order.take_all and order.wanted.is_open and order.job_id is None:
         raise Refusal("ERROR: Say which: the id of a job, --queue, --function, or --all.")
-    settings, queues = asyncio.run(_choose_queues(place, order))
+    settings, queues, actor = asyncio.run(_choose_queues(place, order))
     for queue in queues:
         run_rrq_command(
             dlq_requeue,
@@ -104,11 +107,12 @@ def requeue(place: Place, order: Requeue) -> None:
             limit=order.limit,
             take_all=False,
             dry_run=order.is_dry_run,
+            actor=actor,
             as_json=False,
         )
 
 
-async def _choose_queues(place: Place, order: Requeue) -> tuple[RRQSettings, tuple[str, ...]]:
+async def _choose_queues(place: Place, order: Requeue) -> tuple[RRQSettings, tuple[str, ...], str]:
     async with open_pool_store(place.pool_name, place.access, place.redis_url) as pool_store:
         queues = pool_store.choose_queues(order.wanted.queue_name)
         if order.target_queue is not None:
@@ -121,7 +125,7 @@ async def _choose_queues(place: Place, order: Requeue) -> tuple[RRQSettings, tup
                     f"ERROR: Job {order.job_id} came from queue {queue}, not from {', '.join(queues)}."
                 )
             queues = (queue,)
-        return pool_store.store.settings, queues
+        return pool_store.store.settings, queues, pool_store.actor
 
 
 async def _find(place: Place, wanted: JobFilter, limit: int, max_scan: int) -> _Found:

@@ -1,26 +1,60 @@
-"""``kubectl rrq pause`` and ``kubectl rrq resume``: hold the size of a pool, and let it go again."""
+"""``kubectl rrq pause`` and ``resume``: hold the size of a pool, or keep jobs from starting, and let go again.
+
+The size is a field of the pool in Kubernetes; all else is kept in the Redis of the pool.
+"""
 
 import asyncio
 
 import click
 
-from rrq_operator.plugin.options import Access, access_options
+from rrq_operator.plugin.aims import Aim, aim_options
+from rrq_operator.plugin.options import Access, access_options, redis_url_option
+
+_reason_option = click.option(
+    "--reason", default="", help="Why, for those who find it standing still; not for the size of a pool."
+)
 
 
 @click.command()
 @click.argument("pool_name", metavar="POOL")
+@aim_options(with_workers=True)
+@_reason_option
 @access_options
-def pause(pool_name: str, access: Access) -> None:
-    """Keep a pool at its size, or a burst pool from starting a run. Workers go on working."""
-    asyncio.run(_set_paused(pool_name, access, is_paused=True))
+@redis_url_option
+def pause(pool_name: str, aim: Aim, reason: str, access: Access, redis_url: str | None) -> None:
+    """Keep a pool at its size, or a burst pool from starting a run; or keep jobs from starting.
+
+    \b
+    kubectl rrq pause emails                    hold its size; its workers go on working
+    kubectl rrq pause emails --workers          its workers start no further job
+    kubectl rrq pause emails --queue mail       nobody starts a job of this queue
+    kubectl rrq pause emails --function send    nobody starts a job of this function
+
+    Jobs that run go on to their end, and those that wait keep their place.
+    """
+    if aim:
+        from rrq_operator.plugin.holding import hold
+
+        asyncio.run(hold(pool_name, access, redis_url, aim, "paused", reason))
+    elif reason:
+        raise click.UsageError("--reason goes with --workers, --queue or --function.")
+    else:
+        asyncio.run(_set_paused(pool_name, access, is_paused=True))
 
 
 @click.command()
 @click.argument("pool_name", metavar="POOL")
+@aim_options(with_workers=True)
 @access_options
-def resume(pool_name: str, access: Access) -> None:
-    """Let a paused pool follow its queues again."""
-    asyncio.run(_set_paused(pool_name, access, is_paused=False))
+@redis_url_option
+def resume(pool_name: str, aim: Aim, access: Access, redis_url: str | None) -> None:
+    """Let a paused pool follow its queues again; or let its workers, a queue or a function go on."""
+    if aim:
+        from rrq_operator.plugin.holding import let_go
+
+        asyncio.run(let_go(pool_name, access, redis_url, aim))
+    else:
+        asyncio.run(_set_paused(pool_name, access, is_paused=False))
 
 
 async def _set_paused(pool_name: str, access: Access, *, is_paused: bool) -> None:
@@ -45,4 +79,8 @@ async def _set_paused(pool_name: str, access: Access, *, is_paused: bool) -> Non
             f"`kubectl rrq resume -n {pool.namespace} {pool.name}` ends that."
         )
     else:
-        print_line(f"Pool {pool.title} {'follows its queues again' if was_paused else 'was not paused'}.")
+        print_line(
+            f"Pool {pool.title} follows its queues again."
+            if was_paused
+            else f"The size of pool {pool.title} was not paused. --workers, --queue and --function let those go on."
+        )

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from rrq.commands.actor import name_login
 from rrq.commands.job_choice import JobFilter, short_queue_name
 from rrq.commands.refusal import Refusal
 from rrq.connection import REDIS_ERRORS
@@ -22,6 +23,8 @@ class PoolStore:
 
     pool: SeenPool
     store: JobStore
+    actor: str
+    """Who acts here, for the audit: the user of the kubeconfig, else whoever is logged in."""
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -49,6 +52,7 @@ async def open_pool_store(pool_name: str, access: Access, redis_url: str | None)
     detour = choose_detour(redis_url)
     async with open_cluster(access) as cluster:
         pool = await cluster.read_pool(pool_name)
+        actor = cluster.kube.user or name_login()
         address = (await RedisLocator(cluster.kube, detour).locate([pool]))[pool.key]
     try:
         if isinstance(address, RedisTrouble):
@@ -59,7 +63,7 @@ async def open_pool_store(pool_name: str, access: Access, redis_url: str | None)
     try:
         # On the engine's own connection, which gives up at the first refusal.
         await store.read_time()
-        yield PoolStore(pool, store)
+        yield PoolStore(pool, store, actor)
     except RRQError as error:
         raise Refusal(f"ERROR: {error}") from error
     except REDIS_ERRORS as error:

@@ -242,6 +242,18 @@ async def test_a_paused_pool_starts_nothing_until_it_goes_on(
     await eventually(lambda: under_way(desk) == [1], 10)
 
 
+async def test_a_pool_on_hold_starts_no_run_until_it_is_resumed(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    await client.job_store.set_pause(f"pool:{desk.namespace}/emails", "paused", "ada")
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn))
+    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "OnHold"), 20)
+    await holds(lambda: read_runs(desk) == {}, 1.5, "on hold is on hold")
+    await client.job_store.set_pause(f"pool:{desk.namespace}/emails", None, "ada")
+    await eventually(lambda: under_way(desk) == [1], 10)
+
+
 async def test_no_run_starts_beside_the_draining_pod_of_a_job_that_was_deleted(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:

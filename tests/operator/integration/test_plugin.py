@@ -24,6 +24,7 @@ from pool_definition import install_pool_definition
 from pools import PoolDesk, build_pool
 from rrq import JobRegistry
 from rrq.client import JobRequest
+from rrq.exc import FunctionDisabled
 from rrq_operator.crd import CRD_NAME
 from rrq_operator.plugin.tables import TOP_COLUMNS
 from waiting import eventually
@@ -285,6 +286,8 @@ async def test_dead_letters_of_a_pool_go_back_to_the_queues_they_came_from(
     queued = {queue["queue"]: queue["due"] for queue in plugin.json("queues", "emails")}
     assert queued == {"mail": 1, "bulk": 1}
     assert plugin.json("dlq", "emails")["total"] == 0
+    audited = {(entry["actor"], entry["action"]) for entry in plugin.json("audit", "emails")}
+    assert audited == {(user_of(plugin), "requeue")}
     # What belongs to others is left where it is.
     assert await store.redis.llen(store.keys.dlq_key(settings.default_dlq_name)) == 1
 
@@ -316,6 +319,93 @@ def test_a_paused_burst_pool_starts_no_run(plugin: Plugin, desk: PoolDesk) -> No
     assert desk.get("rrqpool", "nightly")["spec"]["job"]["paused"] is True
     assert "follows its queues again" in plugin.run("resume", "nightly")
     assert desk.get("rrqpool", "nightly")["spec"]["job"]["paused"] is False
+
+
+def user_of(plugin: Plugin) -> str:
+    return plugin.cluster.kubectl(
+        "config", "view", "--minify", "--output=jsonpath={.contexts[0].context.user}"
+    )
+
+
+@pytest.mark.usefixtures("emails")
+async def test_workers_queues_and_functions_are_held_in_the_redis_of_the_pool(
+    plugin: Plugin, desk: PoolDesk, store: JobStore
+) -> None:
+    aims = {
+        ("--workers",): f"pool:{desk.namespace}/emails",
+        ("--queue", "rrq:queue:mail"): "queue:mail",
+        ("--function", "send"): "function:send",
+    }
+    for aim, target in aims.items():
+        said = plugin.run("pause", "emails", *aim, "--reason", "the mail server is down")
+        assert said.startswith(f"{target} is paused: ")
+        assert f"`kubectl rrq resume -n {desk.namespace} emails {' '.join(aim)}` ends that." in said
+    pauses = (await store.read_flow()).pauses
+    assert set(pauses) == set(aims.values())
+    assert {(pause.by, pause.reason) for pause in pauses.values()} == {
+        (user_of(plugin), "the mail server is down")
+    }
+    assert desk.get("rrqpool", "emails")["spec"].get("scaling", {}).get("paused", False) is False
+    shown = plugin.run("flow", "emails")
+    assert all(target in shown for target in pauses)
+    for aim, target in aims.items():
+        assert plugin.run("resume", "emails", *aim) == f"{target} goes on.\n"
+        assert plugin.run("resume", "emails", *aim) == f"{target} was not paused.\n"
+    assert (await store.read_flow()).pauses == {}
+    entries = plugin.json("audit", "emails", "--limit", "4")
+    assert [entry["action"] for entry in entries] == ["resume", "resume", "resume", "pause"]
+    assert {entry["actor"] for entry in entries} == {user_of(plugin)}
+
+
+@pytest.mark.usefixtures("emails")
+def test_a_queue_of_another_pool_is_not_paused_from_here(plugin: Plugin) -> None:
+    assert "does not serve queue other, but mail, bulk" in plugin.refused(
+        "pause", "emails", "--queue", "other"
+    )
+    assert "does not serve queue other" in plugin.refused("cancel", "emails", "--queue", "other", "--yes")
+
+
+@pytest.mark.usefixtures("emails")
+async def test_a_function_is_disabled_without_a_deployment(plugin: Plugin, client: RRQClient) -> None:
+    said = plugin.run("disable", "emails", "--function", "send", "--reason", "sends twice")
+    assert "function:send is disabled: " in said
+    assert "kubectl rrq enable -n " in said
+    with pytest.raises(FunctionDisabled):
+        await client.enqueue("send")
+    assert plugin.json("flow", "emails")["pauses"][0]["reason"] == "sends twice"
+    assert plugin.run("enable", "emails", "--function", "send") == "function:send goes on.\n"
+    assert await client.enqueue("send") is not None
+
+
+@pytest.mark.usefixtures("emails")
+def test_limits_are_set_listed_and_taken_back(plugin: Plugin) -> None:
+    assert plugin.run("limit", "emails") == "No limits\n"
+    said = plugin.run("limit", "emails", "set", "--function", "send", "--concurrency", "5", "--rate", "2")
+    assert said.startswith("function:send: 5 at once, 2 per 1 s. `kubectl rrq limit -n ")
+    plugin.run("limit", "emails", "set", "--queue", "mail", "--rate", "100", "--per", "60")
+    assert [entry["target"] for entry in plugin.json("limit", "emails")] == ["function:send", "queue:mail"]
+    assert "100 per 60 s" in plugin.run("limit", "emails", "list")
+    assert plugin.run("limit", "emails", "remove", "--queue", "mail") == "queue:mail: no limit holds.\n"
+    assert "keys belong to functions" in plugin.refused(
+        "limit", "emails", "set", "--queue", "mail", "--per-key", "1"
+    )
+    actions = [(entry["actor"], entry["action"]) for entry in plugin.json("audit", "emails")]
+    assert actions == [(user_of(plugin), "limit")] * 3
+
+
+@pytest.mark.usefixtures("emails")
+async def test_waiting_jobs_of_a_pool_are_cancelled_by_what_they_are_like(
+    plugin: Plugin, client: RRQClient, store: JobStore
+) -> None:
+    await enqueue(client, "mail", 3)
+    await enqueue(client, "bulk", 2)
+    await enqueue(client, "mail", defer_by=60)
+    chosen = ("cancel", "emails", "--queue", "mail", "--function", "send", "--due-for", "0")
+    assert plugin.run(*chosen, "--dry-run").startswith("DRY RUN: Would cancel 3 waiting job(s) in queue mail")
+    assert plugin.json(*chosen, "--yes")["cancelled"] == 3
+    assert await store.batch_get_queue_sizes(["mail", "bulk"]) == {"mail": 1, "bulk": 2}
+    (entry,) = plugin.json("audit", "emails")
+    assert (entry["action"], entry["object"], entry["detail"]["jobs"]) == ("cancel", "queue:mail", 3)
 
 
 @pytest.mark.usefixtures("emails")

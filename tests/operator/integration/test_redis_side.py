@@ -55,7 +55,8 @@ async def admin(own_redis: EmbeddedRedis) -> AsyncIterator[Redis]:
 async def clients(admin: Redis) -> list[dict[str, str]]:
     """Return everybody who is connected, apart from ourselves."""
     listed: Any = await admin.client_list()
-    return [entry for entry in listed if entry["cmd"] != "client|list"]
+    # Redis 6.2 names the command alone.
+    return [entry for entry in listed if entry["cmd"] not in ("client|list", "client")]
 
 
 def read_replicas(api_client: ApiClient, desk: PoolDesk) -> Callable[[], Awaitable[int]]:
@@ -148,6 +149,8 @@ async def test_pools_of_two_users_are_each_read_with_their_own_credentials(
             "on",
             f">{user}-word",
             f"~{user}:*",
+            # Redis 6.2 gives a new user all channels, and then takes no pattern.
+            "resetchannels",
             f"&{user}:*",
             "+@all",
             "-@dangerous",
@@ -174,7 +177,9 @@ async def test_pools_of_two_users_are_each_read_with_their_own_credentials(
     await eventually(are_named, 5, "somebody stays connected as another user")
     # What was refused was asked by the third one alone: nobody else reached for keys of another.
     log: Any = await admin.acl_log()
-    assert {(entry["username"], entry["object"].startswith("bert:")) for entry in log} == {("anna", True)}
+    # Redis 6.2 knows no part of CLIENT that is allowed to everybody, not even for saying which library this is.
+    refused = [entry for entry in log if entry["object"] != "client"]
+    assert {(entry["username"], entry["object"].startswith("bert:")) for entry in refused} == {("anna", True)}
 
 
 async def test_a_url_that_is_none_concerns_its_own_pool_only(
@@ -242,7 +247,14 @@ async def test_after_fifty_rotations_there_are_no_more_connections_and_tasks_tha
     monkeypatch.setattr(redis_sources, "_REFRESH_SECONDS", 0.0)
     passwords = [f"word-{number}" for number in range(50)]
     await admin.execute_command(  # type: ignore[no-untyped-call]  # redis-py leaves it without types
-        "ACL", "SETUSER", "app", "on", "~*", "&*", "+@all", *(f">{password}" for password in passwords)
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        "~*",
+        "allchannels",
+        "+@all",
+        *(f">{password}" for password in passwords),
     )
     urls = [f"redis://app:{password}@127.0.0.1:{own_redis.port}/0" for password in passwords]
     desk.add_secret("redis", url=urls[0])

@@ -8,6 +8,7 @@ import pytest
 
 from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
+from running import stays_true
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -65,6 +66,22 @@ async def test_a_run_ends_at_its_deadline_and_hands_back(
     await local_mode.says("its activeDeadlineSeconds are over")
     await local_mode.says("what is left stays queued")
     assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
+
+
+async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    store = producer.job_store
+    local_mode = run_local(build_manifest(type="Job", job={"lingerSeconds": 0}, worker={"concurrency": 2}))
+    await producer.enqueue_many([JobRequest("note", args=(2.0,)) for _ in range(6)])
+    await eventually(lambda: local_mode.ledger.count("started") == 2, PATIENCE_SECONDS)
+    await store.set_pause("pool:default/shop", "paused", "ada")
+    await local_mode.says("on hold: run 1 is under way and starts nothing until the pool is resumed")
+    await eventually(lambda: local_mode.ledger.count("effect") == 2, 20)
+    await stays_true(lambda: local_mode.ledger.count("started") == 2 and len(local_mode.replicas()) == 1, 1)
+    await store.set_pause("pool:default/shop", None, "ada")
+    await local_mode.says("run 1 is done")
+    assert local_mode.ledger.count("effect") == 6
 
 
 @pytest.mark.timeout(150)

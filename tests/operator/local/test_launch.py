@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from local_mode import build_manifest
+from rrq import RRQSettings
 from rrq_operator.local.launch import (
     RedisAddress,
     build_command,
@@ -47,7 +48,7 @@ def test_processes_follow_the_cpu_limit() -> None:
 
 
 def test_the_pool_decides_over_manifest_and_shell() -> None:
-    spec = build_spec(
+    manifest = build_manifest(
         worker={
             "concurrency": 3,
             "drainSeconds": 8,
@@ -58,18 +59,27 @@ def test_the_pool_decides_over_manifest_and_shell() -> None:
             ],
         }
     )
-    environment = build_environment(spec, HERE, "uid-1", "session-1", {"COLOUR": "blue", "HOME": "/home/ada"})
+    shell = {"COLOUR": "blue", "HOME": "/home/ada", "RRQ_POOL": "that/of-this-shell"}
+    environment = build_environment(parse_pool(manifest), HERE, "uid-1", "session-1", shell)
     assert environment == {
         "HOME": "/home/ada",
         "COLOUR": "red",
         "RRQ_ENVIRONMENT_WINS": "1",
         "RRQ_POD_UID": "uid-1",
+        "RRQ_POOL": "default/shop",
         "RRQ_REDIS_DSN": "redis://here:6379/0",
         "RRQ_KEY_PREFIX": "shop:",
         "RRQ_WORKER_CONCURRENCY": "3",
         "RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS": "8",
         "RRQ_LOCAL_SESSION": "session-1",
     }
+
+
+def test_replicas_are_told_the_weights_of_their_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = build_manifest(queues=["high", "low"], queueWeights={"high": 6})
+    environment = build_environment(parse_pool(manifest), HERE, "uid-1", "session-1", {})
+    monkeypatch.setenv("RRQ_WORKER_QUEUE_WEIGHTS", environment["RRQ_WORKER_QUEUE_WEIGHTS"])
+    assert RRQSettings().worker_queue_weights == {"high": 6.0}, "as a worker reads it"
 
 
 def test_variables_that_only_a_cluster_sets_are_named() -> None:

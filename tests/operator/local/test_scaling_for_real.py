@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
+from rrq.flow import Limit
 from running import stays_true
 from waiting import eventually
 
@@ -110,3 +112,49 @@ async def test_the_first_job_runs_soon_after_it_came(
     enqueued_at = time.monotonic()
     await local_mode.has_replicas(1)
     assert time.monotonic() - enqueued_at < 0.8, "the pool was not woken but polled"
+
+
+async def test_a_pool_on_hold_starts_nothing_and_does_its_jobs_when_it_is_resumed(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    store = producer.job_store
+    await store.set_pause("pool:default/shop", "paused", "ada")
+    await producer.enqueue_many([JobRequest("note") for _ in range(20)])
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await local_mode.says("on hold: 0 running, 20 due wait until the pool is resumed")
+    await stays_true(lambda: not local_mode.replicas(), 2, "a replica was started")
+    [report] = await store.read_pools()
+    assert (report.pool, report.is_paused, report.reason) == ("default/shop", True, "OnHold")
+    assert (report.replicas, report.due, report.held) == (0, 20, 20)
+    await store.set_pause("pool:default/shop", None, "ada")
+    await eventually(lambda: local_mode.ledger.count("effect") == 20, PATIENCE_SECONDS)
+    history = [decision.desired for decision in await store.read_decisions("default/shop")]
+    assert history[:2] == [0, 2], "what dashboards draw"
+    local_mode.signal(signal.SIGINT)
+    assert local_mode.wait() == 0
+    assert await store.read_pools() == [], "nobody looks after it any more"
+
+
+async def test_replicas_of_a_pool_put_on_hold_end_their_jobs_and_take_no_others(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling=QUICK | {"maxReplicas": 1}))
+    await producer.enqueue_many([JobRequest("note", args=(3.0,)) for _ in range(30)])
+    await eventually(lambda: local_mode.ledger.count("started") == 10, PATIENCE_SECONDS)
+    await producer.job_store.set_pause("pool:default/shop", "paused", "ada")
+    await local_mode.has_replicas(0)
+    assert local_mode.ledger.count("effect") == local_mode.ledger.count("started") == 10
+    await producer.job_store.set_pause("pool:default/shop", None, "ada")
+    await eventually(lambda: local_mode.ledger.count("effect") == 30, PATIENCE_SECONDS)
+
+
+async def test_jobs_over_their_limit_start_no_replica(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    await producer.job_store.set_limit("function:note", Limit(concurrency=5))
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await local_mode.says("0/0 ready")
+    await producer.enqueue_many([JobRequest("note", args=(0.2,)) for _ in range(40)])
+    await eventually(lambda: local_mode.ledger.count("effect") == 40, PATIENCE_SECONDS)
+    assert "grows from 0 to 1" in local_mode.output()
+    assert "to 2" not in local_mode.output(), "five at once are work for one"
