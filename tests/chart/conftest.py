@@ -15,8 +15,9 @@ import pytest
 
 from control_plane import ControlPlane
 from helm_client import Helm
-from kubernetes_build import CannotHostKubernetes, find_client, find_programs
+from kubernetes_build import CannotHostKubernetes, cache_folder, find_client, find_programs
 from monitoring_kinds import CannotFetchDefinitions, fetch_definitions
+from packages import MissingPackages, extract, find
 from rrq_operator.crd import CRD_NAME
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ def own_helm_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def offline(helm_program: Path) -> Helm:
     """Helm without a cluster: enough to render and to lint."""
     return Helm(helm_program, Path(os.devnull))
+
+
+@pytest.fixture
+def promtool() -> Path:
+    """The checker of Prometheus, fetched when the first test asks for it."""
+    try:
+        return find("promtool") or extract("promtool", "prometheus", cache_folder())
+    except MissingPackages as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

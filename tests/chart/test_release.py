@@ -6,11 +6,13 @@ import asyncio
 import base64
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 import yaml
 
 from fake_node import FakeNode
@@ -19,6 +21,7 @@ from operator_process import RunningOperator
 from pool_definition import CRD_FILE, install_pool_definition
 from pools import PoolDesk, build_pool
 from rendering import HERE, find, parse_objects, read_values
+from rrq.embedded import find_redis_server
 from rrq_operator.crd import CRD_NAME
 from waiting import eventually
 
@@ -205,30 +208,34 @@ def test_the_password_of_the_evaluation_redis_stays(plane: ControlPlane, helm: H
         assert read_template() == template
 
 
-def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(
+async def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(
     plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
 ) -> None:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here (Debian: apt install redis-server)")
     install(helm, namespace, redis={"enabled": True})
-    configuration = tmp_path / "redis.conf"
-    text = read_secret(PoolDesk(plane, namespace), "redis.conf")
+    desk = PoolDesk(plane, namespace)
+    configuration, address = tmp_path / "redis.conf", str(tmp_path / "redis.sock")
+    text = read_secret(desk, "redis.conf")
     configuration.write_text(text.replace("dir /data", f"dir {tmp_path}"))
-    socket = tmp_path / "redis.sock"
-    with subprocess.Popen([program, configuration, "--port", "0", "--unixsocket", socket]) as server:
-        try:
-            deadline = 50
-            while not socket.exists() and deadline:
-                deadline -= 1
-                assert server.poll() is None, "redis-server refuses its configuration"
-                try:
-                    server.wait(0.1)
-                except subprocess.TimeoutExpired:
-                    continue
-            assert (tmp_path / "appendonlydir").exists()
-        finally:
-            server.terminate()
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(address) == 0
+
+    server = subprocess.Popen([find_redis_server(), configuration, "--port", "0", "--unixsocket", address])
+    try:
+        await eventually(listens, 10, "redis-server refuses its configuration")
+        with (
+            redis.Redis(unix_socket_path=address) as stranger,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            stranger.ping()
+        password = read_secret(desk, "password")
+        with redis.Redis(unix_socket_path=address, password=password, decode_responses=True) as known:
+            assert known.config_get("appendonly") == {"appendonly": "yes"}
+            assert known.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_definition_of_somebody_else_is_taken_over_only_when_asked_for(

@@ -57,6 +57,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a label that is no text": ({"commonLabels": {"a": 1}}, "at '/commonLabels/a': got number, want string"),
     "a pool without queues": ({"pools": {"a": {"worker": {}}}}, "at '/pools/a': missing property 'queues'"),
     "a pool with no name for Kubernetes": ({"pools": {"E-Mails": POOL}}, "'E-Mails' does not match pattern"),
+    "a mistyped field of a pool": (
+        {"pools": {"a": {**POOL, "scaling": {"maxReplica": 3}}}},
+        "at '/pools/a/scaling': additional properties 'maxReplica' not allowed",
+    ),
+    "too many pods of a pool": (
+        {"pools": {"a": {**POOL, "scaling": {"maxReplicas": 1001}}}},
+        "at '/pools/a/scaling/maxReplicas': maximum: got 1,001, want 1,000",
+    ),
     "pools as a list": ({"pools": [POOL]}, "at '/pools': got array, want object"),
     "a port beyond the last": (
         {"networkPolicy": {"redis": {"ports": [70000]}}},
@@ -65,6 +73,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a severity that is no word": (
         {"prometheusRule": {"severity": {"warning": "a: b"}}},
         "at '/prometheusRule/severity/warning': 'a: b' does not match pattern",
+    ),
+    "an alert that is not there": (
+        {"prometheusRule": {"disabled": ["RRQPoolAtMinimum"]}},
+        "at '/prometheusRule/disabled/0': value must be one of 'RRQOperatorAbsent'",
+    ),
+    "runbooks that nobody can open": (
+        {"prometheusRule": {"runbookBaseUrl": "wiki/rrq"}},
+        "at '/prometheusRule/runbookBaseUrl': 'wiki/rrq' does not match",
+    ),
+    "a threshold beyond what is measured": (
+        {"prometheusRule": {"thresholds": {"reactionSeconds": 10}}},
+        "at '/prometheusRule/thresholds/reactionSeconds': exclusiveMaximum: got 10, want 10",
     ),
     "no port for DNS, which would be every port": (
         {"networkPolicy": {"dnsPorts": []}},

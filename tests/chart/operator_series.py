@@ -1,0 +1,89 @@
+"""What the operator serves on /metrics, for pools in the states that alerts are about.
+
+Its controllers decide on a cluster that is written down here, so that every condition and reason is one that they really
+give. What they count while they act is counted by hand: that takes an API server, and labels are all that is asked for.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pools import build_pool
+from promql import Series, read_series
+from rrq.messages import Observation, QueueObservation
+from rrq_operator.burst_pool import BurstPool
+from rrq_operator.manifests import POOL_LABEL, RUN_LABEL
+from rrq_operator.metrics import Metrics
+from rrq_operator.replica_pool import ReplicaPool
+from rrq_operator.shell import Round, Shell
+from rrq_operator.views import format_time, parse_job, parse_pod
+from rrq_operator.world import World, parse_record
+
+NAMESPACE = "shop"
+NEVER_SOON = "0 0 1 1 *"
+
+
+def read_operator_series() -> Series:
+    """Return every series of an operator that has something to say about everything."""
+    world, metrics = World(), Metrics()
+    nobody: Any = None
+    shell = Shell(nobody, world, nobody, metrics)
+    world.set_pod(None, parse_pod(_crashing_pod("emails")))
+    _look(ReplicaPool(("shop", "emails"), shell), build_pool("emails", scaling={"maxReplicas": 1}))
+    world.set_job(None, parse_job(_failed_run("imports")))
+    _look(BurstPool(("shop", "imports"), shell), build_pool("imports", type="Job", job={"start": "WhenDue"}))
+    _look(
+        BurstPool(("shop", "nightly"), shell),
+        build_pool("nightly", type="Job", job={"start": "OnSchedule", "schedule": NEVER_SOON}),
+    )
+    metrics.count_calls(lambda: 1, lambda: 1)
+    metrics.decisions.labels(NAMESPACE, "emails", "Backlog").inc()
+    metrics.redis_errors.labels("Unreachable").inc()
+    metrics.api_errors.labels("Forbidden").inc()
+    metrics.reaction_seconds.observe(0.1)
+    metrics.tick_seconds.observe(0.1)
+    return read_series(text_string_to_metric_families(metrics.expose().decode()))
+
+
+def _look(controller: ReplicaPool | BurstPool, manifest: dict[str, Any]) -> None:
+    manifest["metadata"] |= _metadata(manifest["metadata"]["name"])
+    record = parse_record(manifest)
+    assert record.pool is not None, record.fault
+    queues = {"default": QueueObservation(500, 1, 1, 60.0, None)}
+    controller.decide(Round(record, ("default",), Observation(1_000, queues)), record.pool)
+
+
+def _metadata(pool: str) -> dict[str, Any]:
+    return {
+        "name": pool,
+        "namespace": NAMESPACE,
+        "uid": f"uid of {pool}",
+        "generation": 1,
+        "resourceVersion": "1",
+        "creationTimestamp": format_time(time()),
+    }
+
+
+def _crashing_pod(pool: str) -> dict[str, Any]:
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+    return {
+        "metadata": _metadata(pool) | {"labels": {POOL_LABEL: pool}},
+        "status": {"containerStatuses": [{"name": "worker", "state": {"waiting": waiting}}]},
+    }
+
+
+def _failed_run(pool: str) -> dict[str, Any]:
+    now = format_time(time())
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": now, "message": "it has failed"}
+    return {
+        "metadata": _metadata(f"{pool}-1")
+        | {
+            "labels": {POOL_LABEL: pool, RUN_LABEL: "1"},
+            "ownerReferences": [{"uid": f"uid of {pool}", "kind": "RRQWorkerPool", "controller": True}],
+        },
+        "spec": {},
+        "status": {"conditions": [failed]},
+    }
