@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bars import Bars
+from bars import build_bars
 from chaos_config import full_config, short_config
 from chaos_report import show, write_documents, write_json
 from chaos_world import World
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # A replica is what the part with Sentinel has; a fail-over forgets what only the disk of the old master knows.
 DURABLE_PARTS = {"replica": [SENTINEL], "fsync": [MAIN]}
+ROOT = Path(__file__).parents[2]
 OUTAGE_KINDS = sum(kind.is_outage for kind in KINDS)
 WARM_UP_SECONDS = 3.0
 CALM_PATIENCE_SECONDS = 30.0
@@ -76,8 +77,8 @@ async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
         if progress is not None:
             progress.cancel()
         await world.close()
-    bars = Bars(durable_parts=frozenset(DURABLE_PARTS.get(config.durability, ()))).with_room(config.room)
-    return evidence, judge(evidence, bars)
+    durable_parts = frozenset(DURABLE_PARTS.get(config.durability, ()))
+    return evidence, judge(evidence, build_bars(config.lease_seconds, config.room, durable_parts))
 
 
 async def _wait_for_calm(world: World) -> None:
@@ -150,7 +151,9 @@ def parse_arguments(arguments: list[str]) -> tuple[ChaosConfig, argparse.Namespa
         help="what producers wait for, where it can be had",
     )
     parser.add_argument("--json", type=Path, help="write the report there")
-    parser.add_argument("--docs", type=Path, help="write reliability.md and img/chaos.svg below this folder")
+    parser.add_argument(
+        "--docs", type=Path, help="write the report below this folder, not below docs or dist/chaos"
+    )
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1_000_000)
@@ -192,11 +195,10 @@ def main() -> int:
         say(show(report))
         if given.json is not None:
             write_json(given.json, config, evidence, report)
-        documents = given.docs or (
-            Path(__file__).parents[2] / "docs" if given.full and not given.jobs else None
-        )
-        if documents is not None:
-            write_documents(documents, config, evidence, report)
+        # The page of the project tells of a full run only; any other has its own where git does not look.
+        documents = given.docs or ROOT / ("docs" if given.full and not given.jobs else "dist/chaos")
+        write_documents(documents, config, evidence, report)
+        say(f"report, figures and plot are in {documents}")
         if report.violations:
             kept = Path(tempfile.gettempdir()) / f"rrq-chaos-{config.seed}"
             shutil.rmtree(kept, ignore_errors=True)

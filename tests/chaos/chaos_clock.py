@@ -49,6 +49,9 @@ class FakeClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",  # its name in older versions
+            # Its default has waits by the monotonic clock end far too late. Python hands its interpreter lock over by such
+            # a wait: without this, an event loop may stand still for as long as another thread computes.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
             "NO_FAKE_STAT": "1",
         }
         self._write()

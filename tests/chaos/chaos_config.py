@@ -59,13 +59,18 @@ class ChaosConfig:
         return max(12, round(2 * self.lease_seconds))
 
     @property
+    def watch_seconds(self) -> float:
+        """How long to wait until the jobs of the dead are given back: beyond every bar on that time."""
+        return 30.0 + 4 * self.lease_seconds
+
+    @property
     def settle_seconds(self) -> float:
         return 60.0 + 4 * self.lease_seconds
 
 
 def short_config(seed: int) -> ChaosConfig:
     """What CI runs on every change."""
-    return ChaosConfig(seed, seconds=85.0, faults=40, most_outages=10, lease_seconds=3.0, room=3.0)
+    return ChaosConfig(seed, seconds=85.0, faults=40, most_outages=8, lease_seconds=3.0, room=1.5)
 
 
 def full_config(seed: int, jobs: int = 100_000) -> ChaosConfig:

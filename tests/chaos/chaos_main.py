@@ -15,12 +15,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from chaos_clock import FakeClock
 from chaos_config import LEGACY_JOBS_PER_SECOND
+from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import make_legacy, make_producers, read_producers
 from chaos_redis import ALWAYS, EVERY_SECOND, ChaosRedis, find_server_for_fake_clock
 from injected import MAIN, DueAgain, Sample
 from legacy import LegacyUnavailable
-from proxy import RedisProxy
+from newer_redis import NoNewerRedis, find_server_with_waitaof
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_DLQ_NAME
 from rrq.keys import Keys
@@ -36,7 +37,6 @@ PRODUCERS = 4
 SAMPLE_SECONDS = 0.5
 POLL_SECONDS = 0.004
 PATIENCE_SECONDS, RETRIES, RETRY_SECONDS = 10.0, 30, 0.3
-GIVEN_BACK_LEASES = 4.0
 
 
 def open_control(port: int, timeout_seconds: float = 1.0, *, retries: int = 0) -> Any:
@@ -52,6 +52,13 @@ def open_control(port: int, timeout_seconds: float = 1.0, *, retries: int = 0) -
         retry_on_error=[RedisConnectionError, RedisTimeoutError],
         protocol=2,
     )
+
+
+def _find_newer_redis() -> Path | None:
+    try:
+        return find_server_with_waitaof()
+    except NoNewerRedis:
+        return None
 
 
 async def has_work(connection: Any) -> bool:
@@ -76,13 +83,17 @@ class MainPart:
         self.folder = folder
         self.keys = Keys()
         self.clock = None
-        if faketime is not None and find_server_for_fake_clock() is not None:
+        newer = _find_newer_redis() if config.durability == "fsync" else None
+        # With WAITAOF jobs are waited for until the next fsync; an older server has to do one for each.
+        fsync = ALWAYS if config.durability == "fsync" and newer is None else EVERY_SECOND
+        if faketime is not None and newer is None and find_server_for_fake_clock() is not None:
             self.clock = FakeClock(faketime, folder / "redis.clock")
-        self.server = ChaosRedis(self.clock, ALWAYS if config.durability == "fsync" else EVERY_SECOND)
+        self.server = ChaosRedis(self.clock, fsync, newer)
         self._faketime = faketime
         self.places: list[PodPlace] = []
-        self._producer_proxy: RedisProxy | None = None
-        self._producers: SideProcess | None = None
+        self.producer_network: Network | None = None
+        self.producer_clock: FakeClock | None = None
+        self.producers: SideProcess | None = None
         self.legacy: list[SideProcess] = []
         self.legacy_missing: str | None = None
         self.due_again: list[DueAgain] = []
@@ -96,19 +107,19 @@ class MainPart:
         # For orders that have to be carried out, however busy the machine and whatever else befalls Redis.
         self.patient = open_control(self.server.port, PATIENCE_SECONDS, retries=RETRIES)
         for number in range(1, self.config.pods + 1):
-            proxy = await RedisProxy(self.server.port).start()
+            network = await Network(self.server.port).start()
             clock = None
-            # One pod is enough to show that clocks do not matter; the others run as they do anywhere.
-            if self._faketime is not None and number == 1:
+            # The last one runs as pods do anywhere, without a library between it and the time.
+            if self._faketime is not None and number < self.config.pods:
                 clock = FakeClock(self._faketime, self.folder / f"pod-{number}.clock")
             place = PodPlace(
                 f"pod-{number}",
-                proxy.dsn,
+                f"redis://127.0.0.1:{network.port_to(self.server.port)}/0",
                 self.folder,
                 self.config,
                 # In another order each: whoever comes first must not starve the other.
                 [OWN, SHARED] if number % 2 else [SHARED, OWN],
-                proxy=proxy,
+                network=network,
                 clock=clock,
             )
             self.places.append(place)
@@ -119,9 +130,11 @@ class MainPart:
 
     async def start_load(self, jobs_per_second: float) -> None:
         config = self.config
-        self._producer_proxy = await RedisProxy(self.server.port).start()
+        self.producer_network = await Network(self.server.port).start()
+        if self._faketime is not None:
+            self.producer_clock = FakeClock(self._faketime, self.folder / "producers.clock")
         options = {
-            "dsn": self._producer_proxy.dsn,
+            "dsn": f"redis://127.0.0.1:{self.producer_network.port_to(self.server.port)}/0",
             "ledger": str(self.folder / "acknowledged-main"),
             "rate": jobs_per_second - LEGACY_JOBS_PER_SECOND,
             "producers": PRODUCERS,
@@ -133,8 +146,8 @@ class MainPart:
             # There is no replica here to wait for.
             "durability": "" if config.durability == "replica" else config.durability,
         }
-        self._producers = make_producers(options, self.folder).start()
-        self._producers.keep()
+        self.producers = make_producers(options, self.folder, self.producer_clock).start()
+        self.producers.keep()
         self._start_legacy()
         self._sampling = asyncio.create_task(self._sample())
 
@@ -186,7 +199,7 @@ class MainPart:
             jobs = sum([await self.control.zcard(key) for key in keys])
         except REDIS_ERRORS:
             return
-        deadline = begun_at + GIVEN_BACK_LEASES * self.config.lease_seconds + 30
+        deadline = begun_at + self.config.watch_seconds
         while jobs:
             with contextlib.suppress(*REDIS_ERRORS):
                 if not await self.control.exists(*keys):
@@ -221,8 +234,8 @@ class MainPart:
     async def end_load(self) -> tuple[int, list[str]]:
         """Have no more jobs come in; returns how many sends were refused or unanswered, and what went wrong."""
         found: tuple[int, list[str]] = 0, []
-        if self._producers is not None:
-            found = read_producers(MAIN, await self._producers.end(), self._producers.exit_codes)
+        if self.producers is not None:
+            found = read_producers(MAIN, await self.producers.end(), self.producers.exit_codes)
         for process in self.legacy[1:]:
             await process.end()
         return found
@@ -240,15 +253,14 @@ class MainPart:
         """Leave nothing behind, whatever happened before."""
         if hasattr(self, "_sampling"):
             self._sampling.cancel()
-        for process in (self._producers, *self.legacy):
+        for process in (self.producers, *self.legacy):
             if process is not None:
                 process.kill()
         for place in self.places:
             place.kill_everything()
-            if place.proxy is not None:
-                await place.proxy.stop()
-        if self._producer_proxy is not None:
-            await self._producer_proxy.stop()
+            await place.network.stop()
+        if self.producer_network is not None:
+            await self.producer_network.stop()
         if hasattr(self, "control"):
             await self.control.aclose()
             await self.patient.aclose()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from chaos_clock import FakeClock
     from chaos_config import ChaosConfig
-    from proxy import RedisProxy
+    from chaos_network import Network
 
 CHAOS = os.path.dirname(__file__)
 LOOK_SECONDS = 0.25
@@ -39,11 +39,11 @@ class PodPlace:
         config: ChaosConfig,
         queues: list[str],
         *,
-        proxy: RedisProxy | None = None,
+        network: Network,
         clock: FakeClock | None = None,
     ) -> None:
         self.name = name
-        self.proxy = proxy
+        self.network = network
         self.clock = clock
         self.folder = folder / name
         self.folder.mkdir()

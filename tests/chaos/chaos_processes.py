@@ -18,6 +18,8 @@ from pod import SUPPORT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from chaos_clock import FakeClock
+
 CHAOS = Path(__file__).parent
 END_SECONDS = 20.0
 LOOK_SECONDS = 0.5
@@ -100,7 +102,7 @@ class SideProcess:
 def read_producers(who: str, said: str, exit_codes: Sequence[int]) -> tuple[int, list[str]]:
     """Return how many sends were refused, and what went wrong with the producers that no fault explains.
 
-    `said` is what they said at their end; no fault is ever aimed at them, so that every end before is their own doing.
+    `said` is what they said at their end; no fault is meant to end them, so that every end before is their own doing.
     """
     complaints = [
         f"the producers of {who} ended with {code}, and no fault had hit them" for code in exit_codes
@@ -113,10 +115,11 @@ def read_producers(who: str, said: str, exit_codes: Sequence[int]) -> tuple[int,
     return told["refused"], complaints
 
 
-def make_producers(options: Mapping[str, Any], folder: Path) -> SideProcess:
+def make_producers(options: Mapping[str, Any], folder: Path, clock: FakeClock | None = None) -> SideProcess:
     path = os.pathsep.join((str(CHAOS), str(SUPPORT)))
     command = [sys.executable, str(CHAOS / "chaos_producer.py")]
-    return SideProcess(command, options, folder / "producers.log", os.environ | {"PYTHONPATH": path})
+    environment = os.environ | {"PYTHONPATH": path} | (clock.environment if clock is not None else {})
+    return SideProcess(command, options, folder / "producers.log", environment)
 
 
 def make_legacy(options: Mapping[str, Any], folder: Path) -> SideProcess:

@@ -47,12 +47,13 @@ def load_delay(seconds: float, keys: int) -> int:
 class ChaosRedis(EmbeddedRedis):
     """A server of our own. `slow_load` makes its next start take about so many seconds for so many keys."""
 
-    def __init__(self, clock: FakeClock | None = None, fsync: str = EVERY_SECOND) -> None:
+    def __init__(
+        self, clock: FakeClock | None = None, fsync: str = EVERY_SECOND, program: Path | None = None
+    ) -> None:
         persistence = ("--appendfsync", fsync, "--aof-use-rdb-preamble", "yes")
         super().__init__(appendonly=True, extra_args=persistence)
         self._clock = clock
-        if clock is not None:
-            self._binary = find_server_for_fake_clock()
+        self._binary = program if clock is None else find_server_for_fake_clock()
         self.slow_load: tuple[float, int] | None = None
         self.replica_of: int | None = None
 

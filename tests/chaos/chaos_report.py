@@ -65,12 +65,22 @@ def write_json(path: Path, config: ChaosConfig, evidence: Evidence, report: Repo
         ],
         "backlog": [[round(sample.at - offset, 2), sample.backlog] for sample in evidence.samples],
     }
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    # One entry a line: thousands of samples over four lines each would be a file that nobody looks at.
+    lines = ",\n".join(_line(name, value) for name, value in told.items())
+    path.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _line(name: str, value: object) -> str:
+    if not isinstance(value, list):
+        return f"{json.dumps(name)}: {json.dumps(value)}"
+    entries = ",\n".join(f" {json.dumps(entry)}" for entry in value)
+    return f"{json.dumps(name)}: [\n{entries}\n]"
 
 
 def write_documents(folder: Path, config: ChaosConfig, evidence: Evidence, report: Report) -> None:
-    """Write the plot, and the tables into the page between its two marks."""
+    """Write the figures as JSON, the plot, and the tables into the page between its two marks."""
     (folder / "img").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "reliability.json", config, evidence, report)
     (folder / "img" / "chaos.svg").write_text(build_plot(evidence))
     page = folder / "reliability.md"
     text = page.read_text() if page.exists() else f"# Reliability\n\n{BEGIN}\n{END}\n"
@@ -120,6 +130,7 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
         f"| late results refused | {report.fenced} |",
         f"| jobs that kill their process, of which in the dead letter queue | {report.poison_in_dead_letters} of {report.poison} |",
         f"| due again after a child's death, p50 / p99 / max{_count(report.due_again_child)} | {_spread(report.due_again_child)} |",
+        f"| in hand of nobody after a supervisor's death{_count(report.due_again_supervisor)} | {_spread(report.due_again_supervisor)} |",
         f"| due again after a whole pod's death{_count(report.due_again_pod)} | {_spread(report.due_again_pod)} |",
         f"| backlog gone after a fault | {_spread(report.backlog_gone)} |",
         f"| sends that Redis refused or left unanswered | {report.refused:,} |",

@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos_clock import FakeClock
 from chaos_config import SENTINEL_JOBS_PER_SECOND
 from chaos_main import OWN, has_work, open_control
+from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import make_producers, read_producers
 from chaos_redis import ChaosRedis
@@ -44,13 +46,15 @@ class SentinelPart:
 
     name = SENTINEL
 
-    def __init__(self, config: ChaosConfig, folder: Path) -> None:
+    def __init__(self, config: ChaosConfig, folder: Path, faketime: Path | None = None) -> None:
         self.config = config
         self.folder = folder / "sentinel"
         self.folder.mkdir()
         self.master = ChaosRedis()
         self.replica = ChaosRedis()
         self._sentinel: EmbeddedSentinel | None = None
+        self._faketime = faketime
+        self._network: Network | None = None
         self.place: PodPlace | None = None
         self._producers: SideProcess | None = None
         self.redis_fault = asyncio.Lock()
@@ -58,7 +62,17 @@ class SentinelPart:
 
     async def start(self) -> None:
         await self.start_servers()
-        self.place = PodPlace("pod-sentinel", self.dsn, self.folder, self.config, [OWN])
+        assert self._sentinel is not None
+        sentinel_port, ports = self._sentinel.port, (self.master.port, self.replica.port)
+        self._network = await Network(sentinel_port, *ports).start()
+        self._network.announce(sentinel_port, ports)
+        clock = None
+        if self._faketime is not None:
+            clock = FakeClock(self._faketime, self.folder / "pod.clock")
+        dsn = f"redis+sentinel://127.0.0.1:{self._network.port_to(sentinel_port)}/{MASTER_NAME}/0"
+        self.place = PodPlace(
+            "pod-sentinel", dsn, self.folder, self.config, [OWN], network=self._network, clock=clock
+        )
         self.place.start()
         await self.place.is_up()
         self.place.keep()
@@ -194,6 +208,8 @@ class SentinelPart:
             self._producers.kill()
         if self.place is not None:
             self.place.kill_everything()
+        if self._network is not None:
+            await self._network.stop()
         for server in (self._sentinel, self.replica, self.master):
             if server is not None:
                 await asyncio.to_thread(server.stop)

@@ -62,8 +62,10 @@ class World:
             self.left_out.append(f"clock faults: {reason}")
         self.main = MainPart(config, folder, library)
         if library is not None and self.main.clock is None:
-            self.left_out.append("clock faults of Redis: every redis-server here is built with jemalloc")
-        self.sentinel = SentinelPart(config, folder)
+            self.left_out.append(
+                "clock faults of Redis: the server of this run, or every one here, is built with jemalloc"
+            )
+        self.sentinel = SentinelPart(config, folder, library)
         self.acknowledged = LedgerWriter(folder / "acknowledged-faults")
         self.faults: list[Injected] = []
         self.stalls: list[Injected] = []

@@ -1,11 +1,11 @@
-"""Faults of wall clocks: somebody sets the time of a pod or of Redis."""
+"""Faults of wall clocks: somebody sets the time of a pod, of the producers or of Redis."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from injected import MAIN, Injected
+from injected import MAIN, SENTINEL, Injected
 
 if TYPE_CHECKING:
     from chaos_world import World
@@ -16,13 +16,24 @@ A_DAY_SECONDS = 86_400.0
 
 async def jump_pod(world: World, fault: PlannedFault) -> Injected | None:
     """By up to a day, either way: no decision about jobs may use the clock of a worker."""
-    places = [place for place in world.main.places if place.clock is not None]
-    if not places:
+    pods = [(MAIN, place) for place in world.main.places]
+    if world.sentinel.place is not None:
+        pods.append((SENTINEL, world.sentinel.place))
+    clocks = [(part, place.clock) for part, place in pods if place.clock is not None]
+    if not clocks:
         return None
-    place = places[fault.pick(len(places))]
-    assert place.clock is not None
+    part, clock = clocks[fault.pick(len(clocks))]
     begun_at = time.monotonic()
-    place.clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
+    clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
+    return Injected(fault.number, fault.kind, part, begun_at, time.monotonic())
+
+
+async def jump_producers(world: World, fault: PlannedFault) -> Injected | None:
+    """By up to a day, either way: when a job is due is for Redis to say."""
+    if world.main.producer_clock is None:
+        return None
+    begun_at = time.monotonic()
+    world.main.producer_clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
     return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic())
 
 
@@ -48,6 +59,7 @@ def _jump_redis(world: World, fault: PlannedFault, seconds: float) -> Injected |
 
 FAULTS = {
     "clock of a pod jumps": jump_pod,
+    "clock of the producers jumps": jump_producers,
     "clock of Redis jumps forward": jump_redis_forward,
     "clock of Redis jumps back": jump_redis_back,
 }

@@ -16,6 +16,8 @@ EARLIER = 0.8
 # From here on Redis and its clock are left alone, and this is what is measured then.
 CALM_FROM_SHARE = 0.65
 MEASURED = "pod killed"
+# By how much of itself the time that a fault is given may be longer or shorter.
+JITTER = 0.3
 
 
 class PlanDoesNotFit(ValueError):
@@ -29,6 +31,8 @@ class Kind:
     `is_outage`       for everybody who uses that Redis, and therefore capped
     `busy_leases`     how long nothing else begins after it, in leases, and
     `busy_seconds`    in seconds on top: what heavy faults do is judged before the next one blurs it
+    `costs_leases`    how long worker processes are missing or held up because of it, all of them together, in leases, and
+    `costs_seconds`   in seconds on top: a restart is some two, a job that kills its process is three of them
     `latest_share`    of the run after which it is not begun, for what takes long to show
     """
 
@@ -38,6 +42,8 @@ class Kind:
     is_outage: bool = False
     busy_leases: float = 0.0
     busy_seconds: float = 0.3
+    costs_leases: float = 0.0
+    costs_seconds: float = 1.0
     latest_share: float = WHOLE_RUN
 
     @property
@@ -47,32 +53,37 @@ class Kind:
 
 
 # Weights are chosen so that faults which keep a process away for longer than a lease are rare enough: at half load a
-# fleet can spare half of itself, and what is to be judged is the backlog of one fault, not of a dozen.
+# fleet can spare half of itself, and what is to be judged is the backlog of one fault, not of a dozen. A pause of Redis
+# leaves as much as comes in meanwhile, which is worked off in that time again, or in half as much more where earlier
+# faults have left the fleet with less.
 KINDS: tuple[Kind, ...] = (
-    Kind("child killed", "process", weight=40),
-    Kind("supervisor killed", "process", weight=6, busy_seconds=1.0),
-    Kind("pod killed", "process", weight=6, busy_seconds=1.5),
-    Kind("child stopped past its lease", "process", weight=4),
-    Kind("child stopped within its lease", "process", weight=8),
-    Kind("handler exits", "handler", weight=5, latest_share=EARLY_SHARE + 0.2),
-    Kind("handler exhausts memory", "handler", weight=4, latest_share=EARLY_SHARE + 0.2),
-    Kind("handler blocks the loop", "handler", weight=2),
-    Kind("handler hangs", "handler", weight=1, latest_share=EARLY_SHARE),
-    Kind("handler ignores cancellation", "handler", weight=2, latest_share=EARLY_SHARE),
+    Kind("child killed", "process", weight=40, costs_seconds=2.0),
+    Kind("supervisor killed", "process", weight=6, busy_seconds=1.0, costs_seconds=6.0),
+    Kind("pod killed", "process", weight=6, busy_seconds=1.5, costs_seconds=6.0),
+    Kind("child stopped past its lease", "process", weight=4, costs_leases=1.5),
+    Kind("child stopped within its lease", "process", weight=8, costs_leases=0.25),
+    Kind("handler exits", "handler", weight=5, costs_seconds=8.0, latest_share=EARLY_SHARE + 0.2),
+    Kind("handler exhausts memory", "handler", weight=4, costs_seconds=8.0, latest_share=EARLY_SHARE + 0.2),
+    Kind("handler blocks the loop", "handler", weight=2, costs_leases=1.3),
+    Kind(
+        "handler hangs", "handler", weight=1, costs_leases=2.0, costs_seconds=30.0, latest_share=EARLY_SHARE
+    ),
+    Kind("handler ignores cancellation", "handler", weight=2, costs_seconds=5.0, latest_share=EARLY_SHARE),
     Kind("connections killed", "redis", weight=10),
     Kind("scripts flushed", "redis", weight=10),
     Kind("Redis shut down", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
     Kind("Redis killed", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
-    Kind("Redis paused past the lease", "redis", is_outage=True, busy_leases=2.6, busy_seconds=1.0),
+    Kind("Redis paused past the lease", "redis", is_outage=True, busy_leases=3.3, busy_seconds=1.0),
     Kind("Redis read-only", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.5),
     Kind("Redis loading", "redis", is_outage=True, busy_leases=0.4, busy_seconds=4.0),
     Kind("Redis out of memory", "redis", is_outage=True, busy_leases=0.4, busy_seconds=2.0),
-    Kind("network slow", "network", weight=8),
-    Kind("network cut", "network", weight=8),
-    Kind("replies cut", "network", weight=12),
-    Kind("network silent within the lease", "network", weight=4),
-    Kind("network silent past the lease", "network", weight=1),
+    Kind("network slow", "network", weight=8, costs_seconds=2.0),
+    Kind("network cut", "network", weight=8, costs_seconds=2.0),
+    Kind("replies cut", "network", weight=12, costs_seconds=2.0),
+    Kind("network silent within the lease", "network", weight=4, costs_leases=0.9),
+    Kind("network silent past the lease", "network", weight=1, costs_leases=3.7),
     Kind("clock of a pod jumps", "clock", weight=6),
+    Kind("clock of the producers jumps", "clock", weight=2),
     Kind("clock of Redis jumps forward", "clock", weight=2, busy_seconds=1.0),
     # Redis ends a blocking command by its wall clock: a beat that waits behind one comes later by the jump, and a stop
     # right after it finds a lease that has less left than two thirds.
@@ -117,12 +128,16 @@ def draw_plan(
             f"{faults} faults need {sum(busy):.0f} s to be told apart, and the load lasts {seconds:.0f} s. "
             "Ask for fewer faults or a longer run."
         )
-    pauses = sorted(draw.uniform(0, spare) for _ in kinds)
-    planned, busy_before = [], 0.0
-    for number, (kind, pause, busy_seconds) in enumerate(zip(kinds, pauses, busy, strict=True), 1):
-        at = round(busy_before + pause, 3)
-        planned.append(PlannedFault(number, at, kind.name, round(draw.random(), 6), round(draw.random(), 6)))
-        busy_before += busy_seconds
+    # The rest of the time is shared out by what each fault takes from the fleet. Moments drawn from the whole run would
+    # gather here and there, and the backlog of such a cluster says how much was asked of the fleet, not what it can do.
+    costs = [kind.costs_seconds + kind.costs_leases * lease_seconds for kind in kinds]
+    shares = [cost * draw.uniform(1 - JITTER, 1 + JITTER) for cost in costs]
+    planned, at = [], 0.0
+    for number, (kind, busy_seconds, share) in enumerate(zip(kinds, busy, shares, strict=True), 1):
+        planned.append(
+            PlannedFault(number, round(at, 3), kind.name, round(draw.random(), 6), round(draw.random(), 6))
+        )
+        at += busy_seconds + spare * share / sum(shares)
     return planned
 
 

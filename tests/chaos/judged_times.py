@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from injected import MAIN
 from spread import spread_of
+from stalls import KIND as STALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from injected import DueAgain, Injected
     from spread import Spread
 
-CHILD, POD = "child killed", "pod killed"
+CHILD, SUPERVISOR, POD = "child killed", "supervisor killed", "pod killed"
 FEW = 5
 RECONNECT_SECONDS = 2.0
 # A kind that was injected so often where it could be measured, and never was, is one that nobody judges.
@@ -25,6 +26,15 @@ BACKLOG_SECONDS_OF_LOAD = 0.5
 NEVER_SECONDS = 1e6
 
 
+def _puts_off_seconds(outage: Injected) -> float:
+    """How much later a backlog may be gone because of an outage in its middle, and no longer than that.
+
+    Nothing is done while Redis is away and until everybody is back, or while the machine stands still. What comes in meanwhile needs as long again at half
+    of the capacity.
+    """
+    return 2 * (outage.ended_at - outage.begun_at) + (RECONNECT_SECONDS if outage.is_outage else 0.0)
+
+
 class JudgedTimes:
     """What the times say, and which of them broke a bar."""
 
@@ -32,6 +42,15 @@ class JudgedTimes:
         self._evidence = evidence
         self._bars = bars
         self._most_waiting = max(1.0, BACKLOG_SECONDS_OF_LOAD * evidence.jobs_per_second)
+        #: When nothing could be done, be it that Redis was away or that the machine itself stood still.
+        self._outages = sorted(
+            (
+                fault
+                for fault in (*evidence.faults, *evidence.stalls)
+                if fault.part == MAIN and (fault.is_outage or fault.kind == STALL)
+            ),
+            key=lambda outage: outage.begun_at,
+        )
 
     # Due again
 
@@ -47,7 +66,11 @@ class JudgedTimes:
 
     def find_late(self, kind: str) -> Iterator[str]:
         """Yield what is wrong about the jobs of processes that died in this way."""
-        limit = {CHILD: self._bars.child_due_again_seconds, POD: self._bars.pod_due_again_seconds}[kind]
+        limit = {
+            CHILD: self._bars.child_due_again_seconds,
+            SUPERVISOR: self._bars.supervisor_due_again_seconds,
+            POD: self._bars.pod_due_again_seconds,
+        }[kind]
         spread = self.due_again(kind)
         if spread is not None and spread.p99 >= limit:
             yield f"{kind}: jobs were due again after {spread.p99:.2f} s (p99), {limit:g} s are allowed"
@@ -103,23 +126,30 @@ class JudgedTimes:
         late = [
             f"{fault.number} ({fault.kind})"
             for fault, seconds in self._backlogs(self._evidence.faults)
-            if seconds > bar and not self._is_followed_by_outage(fault)
+            if fault.ended_at + seconds > self._gone_by(fault)
         ]
         if late:
             yield f"the backlog of {len(late)} faults was not gone within {bar:g} s: {', '.join(late[:FEW])}"
         for begin, end in self._stretches():
-            if end - begin > bar:
+            allowed = bar + sum(
+                _puts_off_seconds(outage)
+                for outage in self._outages
+                if outage.begun_at <= end and outage.ended_at >= begin
+            )
+            if end - begin > allowed:
                 at = begin - self._evidence.load_begun_at
-                yield f"more jobs waited than {self._most_waiting:g} for {end - begin:.0f} s from {at:.0f} s on, {bar:g} s are allowed"
+                yield (
+                    f"more jobs waited than {self._most_waiting:g} for {end - begin:.0f} s from {at:.0f} s on, "
+                    f"{allowed:.0f} s are allowed"
+                )
 
-    def _is_followed_by_outage(self, fault: Injected) -> bool:
-        """Whether Redis went away before the bar was over: what waits then is judged as the backlog of that outage."""
-        return any(
-            other.is_outage
-            and other.part == MAIN
-            and fault.begun_at < other.begun_at <= fault.ended_at + self._bars.backlog_seconds
-            for other in self._evidence.faults
-        )
+    def _gone_by(self, fault: Injected) -> float:
+        """Return until when the jobs that gathered in a fault have to be gone: later where Redis goes away meanwhile."""
+        until = fault.ended_at + self._bars.backlog_seconds
+        for outage in self._outages:
+            if outage is not fault and outage.ended_at > fault.ended_at and outage.begun_at <= until:
+                until += _puts_off_seconds(outage)
+        return until
 
     def _backlogs(self, faults: Sequence[Injected]) -> Iterator[tuple[Injected, float]]:
         if not self._evidence.samples:
@@ -135,17 +165,12 @@ class JudgedTimes:
                 yield fault, gone_at - fault.ended_at
 
     def _stretches(self) -> Iterator[tuple[float, float]]:
-        """Yield from when to when too many waited, without the outages and the time that one has to recover from."""
-        excused = [
-            (fault.begun_at, fault.ended_at + self._bars.backlog_seconds)
-            for fault in self._evidence.faults
-            if fault.part == MAIN and fault.is_outage
-        ]
+        """Yield from when to when too many waited, or Redis did not say how many."""
         begun_at: float | None = None
         last_at = 0.0
         for sample in self._evidence.samples:
             is_calm = sample.backlog is not None and sample.backlog <= self._most_waiting
-            if is_calm or any(begin <= sample.at <= end for begin, end in excused):
+            if is_calm:
                 if begun_at is not None:
                     yield begun_at, last_at
                 begun_at = None

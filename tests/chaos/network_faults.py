@@ -1,18 +1,20 @@
-"""Faults of the network between one pod and Redis."""
+"""Faults of the network between Redis and one pod, of either part, or the producers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from injected import MAIN, Injected
+from injected import MAIN, SENTINEL, Injected
 
 if TYPE_CHECKING:
-    from chaos_pods import PodPlace
+    from collections.abc import Callable, Iterable
+
+    from chaos_network import Network
     from chaos_world import World
     from fault_plan import PlannedFault
-    from proxy import RedisProxy
 
 CUT_REPLIES = 4
 PAST_LEASES = 1.5
@@ -20,51 +22,65 @@ WITHIN_LEASES = 0.1
 LEAST_LEASES_LEFT = 2 / 3
 
 
-def _pick(world: World, fault: PlannedFault) -> tuple[PodPlace, RedisProxy]:
-    place = world.main.places[fault.pick(len(world.main.places))]
-    assert place.proxy is not None
-    return place, place.proxy
+@dataclass(frozen=True)
+class _Victim:
+    """Whoever is behind one network. `hit` are the processes that were there when it began."""
+
+    part: str
+    network: Network
+    find_pids: Callable[[], Iterable[int]]
+    hit: frozenset[int]
+
+    def injected(self, fault: PlannedFault, begun_at: float) -> Injected:
+        """What was done, ended now: to those who were there and to those who have come since."""
+        pids = tuple(self.hit.union(self.find_pids()))
+        return Injected(fault.number, fault.kind, self.part, begun_at, time.monotonic(), pids)
 
 
-def _hit(place: PodPlace, before: list[int]) -> tuple[int, ...]:
-    """The processes that were there when it began and those that have come since."""
-    return tuple({*before, *place.children()})
+def _pick(world: World, fault: PlannedFault) -> _Victim:
+    everybody: list[tuple[str, Network, Callable[[], Iterable[int]]]] = [
+        (MAIN, place.network, place.children) for place in world.main.places
+    ]
+    producers, place = world.main.producers, world.sentinel.place
+    if world.main.producer_network is not None and producers is not None:
+        everybody.append((MAIN, world.main.producer_network, lambda: producers.pids))
+    if place is not None:
+        everybody.append((SENTINEL, place.network, place.children))
+    part, network, find_pids = everybody[fault.pick(len(everybody))]
+    return _Victim(part, network, find_pids, frozenset(find_pids()))
 
 
 async def slow_down(world: World, fault: PlannedFault) -> Injected | None:
-    place, proxy = _pick(world, fault)
-    before = place.children()
+    victim = _pick(world, fault)
     begun_at = time.monotonic()
-    proxy.delay_seconds = fault.between(0.05, 0.25)
+    victim.network.slow_down(fault.between(0.05, 0.25))
     try:
         await asyncio.sleep(fault.between(2.0, 4.0))
     finally:
-        proxy.delay_seconds = 0.0
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), _hit(place, before))
+        victim.network.slow_down(0.0)
+    return victim.injected(fault, begun_at)
 
 
 async def cut(world: World, fault: PlannedFault) -> Injected | None:
     """Every connection at once, and none for a moment."""
-    place, proxy = _pick(world, fault)
-    before = place.children()
+    victim = _pick(world, fault)
     begun_at = time.monotonic()
-    proxy.refuse = True
-    proxy.cut_all()
+    victim.network.refuse(True)
+    victim.network.cut_all()
     try:
         await asyncio.sleep(fault.between(0.0, 0.1 * world.config.lease_seconds))
     finally:
-        proxy.refuse = False
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), _hit(place, before))
+        victim.network.refuse(False)
+    return victim.injected(fault, begun_at)
 
 
 async def cut_replies(world: World, fault: PlannedFault) -> Injected | None:
-    """Scripts that Redis has run and whose answers never arrive: claims, outcomes, heartbeats."""
-    place, proxy = _pick(world, fault)
-    before = place.children()
+    """Scripts that Redis has run and whose answers never arrive: claims, outcomes, heartbeats, new jobs."""
+    victim = _pick(world, fault)
     begun_at = time.monotonic()
-    proxy.cut_next_reply(CUT_REPLIES, matching=b"EVALSHA")
+    victim.network.cut_replies(CUT_REPLIES, matching=b"EVALSHA")
     await asyncio.sleep(1.0)
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), _hit(place, before))
+    return victim.injected(fault, begun_at)
 
 
 async def silence_within_lease(world: World, fault: PlannedFault) -> Injected | None:
@@ -77,20 +93,22 @@ async def silence_past_lease(world: World, fault: PlannedFault) -> Injected | No
 
 
 async def _silence(world: World, fault: PlannedFault, seconds: float, *, cuts: bool) -> Injected | None:
-    place, proxy = _pick(world, fault)
-    before = place.children()
+    victim = _pick(world, fault)
     begun_at = time.monotonic()
-    proxy.blackhole = True
+    victim.network.silence(True)
     try:
         await asyncio.sleep(seconds)
     finally:
-        proxy.blackhole = False
-    # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
-    ended_at = time.monotonic() + world.config.socket_timeout_seconds
-    # The last renewal was a third of the lease ago at most: before two thirds of it no lease can have ended.
-    cuts_from = begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds
-    pids = _hit(place, before)
-    return Injected(fault.number, fault.kind, MAIN, begun_at, ended_at, pids, cuts=cuts, cuts_from=cuts_from)
+        victim.network.silence(False)
+    injected = victim.injected(fault, begun_at)
+    return replace(
+        injected,
+        # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
+        ended_at=injected.ended_at + world.config.socket_timeout_seconds,
+        cuts=cuts,
+        # The last renewal was a third of the lease ago at most: before two thirds of it no lease can have ended.
+        cuts_from=begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds,
+    )
 
 
 FAULTS = {

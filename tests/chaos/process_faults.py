@@ -56,18 +56,21 @@ async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
     """Its children learn of it, let their jobs end and end: only what outlasts their grace period is cut."""
     place = world.main.places[fault.pick(len(world.main.places))]
     children = place.children()
+    worker_ids = await world.main.worker_ids(set(children))
     begun_at = time.monotonic()
     supervisor = place.pod.pid
     if place.pod.process.poll() is not None or not _signal(supervisor, signal.SIGKILL):
         return None
     place.killed.add(supervisor)
+    pids = (supervisor, *children)
+    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
     return Injected(
         fault.number,
         fault.kind,
         MAIN,
         begun_at,
         time.monotonic(),
-        (supervisor, *children),
+        pids,
         cuts=True,
         cuts_from=begun_at + GRACE_SECONDS,
         ends=True,

@@ -2,7 +2,8 @@
 
 Pure. A rerun is explained only by a fault that hit the very process that ran the attempt, while it ran or while its
 outcome could not yet be stored. Told apart from those is what Redis itself forgot: the attempt had ended within the
-last moments before a crash or a fail-over, and another fault kept its process from saying so again in time.
+last moments before a crash or a fail-over, and another fault kept its process from saying so again in time; or the
+attempt before it had failed within those moments, too, in another process, which had that to say again first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Rerun:
     """An attempt and the one after it.
 
     `cause`         the fault that cut it
-    `is_forgotten`  nothing cut it: it had ended, and Redis lost the outcome that it may have acknowledged
+    `is_forgotten`  nothing cut it: Redis lost the outcome that it may have acknowledged, or the attempt as a whole
     """
 
     job_id: str
@@ -97,6 +98,22 @@ class Hits:
             for fault in self._outages_of(end.pid)
         )
 
+    def is_forgotten_with_the_one_before(self, before: Entry | None, cut: Entry, successor: Entry) -> bool:
+        """Tell whether Redis lost this attempt and the failure of the one before it, which two processes had to say again.
+
+        Only the failure says whose turn it is now. A process that made both attempts tells of both at once.
+        """
+        return (
+            before is not None
+            and before.pid != cut.pid
+            and any(
+                fault.loses is not None
+                and fault.loses[0] - self._report_seconds <= before.at
+                and cut.at <= fault.loses[1] <= successor.at
+                for fault in self._outages_of(cut.pid)
+            )
+        )
+
     def _was_kept_away(self, end: Entry, outage: Injected, successor: Entry) -> bool:
         """Whether the process died before it can have been back, or was held up for longer than others wait for it."""
         back_by = outage.ended_at + self._renewal_seconds
@@ -141,6 +158,7 @@ def find_reruns(evidence: Evidence, report_seconds: float = REPORT_SECONDS) -> I
             if raised is not None and successor.attempt == cut.attempt + 1:
                 continue
             end = effect or raised
+            before = _failed_before(cut, entries)
             yield Rerun(
                 job_id,
                 cut,
@@ -149,8 +167,17 @@ def find_reruns(evidence: Evidence, report_seconds: float = REPORT_SECONDS) -> I
                 # What ours had in hand needs a cause, also when the 0.7.1 worker is the one who starts it again.
                 is_legacy=cut.pid in evidence.legacy_pids,
                 had_effect=effect is not None,
-                is_forgotten=hits.is_forgotten(successor, end),
+                is_forgotten=hits.is_forgotten(successor, end)
+                or hits.is_forgotten_with_the_one_before(before, cut, successor),
             )
+
+
+def _failed_before(start: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """Return the end of the attempt whose failure had this one follow it."""
+    for entry in reversed(entries[: bisect_left(entries, start.at, key=lambda one: one.at)]):
+        if entry.event == RAISED and entry.attempt == start.attempt - 1:
+            return entry
+    return None
 
 
 def _ended(event: str, start: Entry, entries: Sequence[Entry]) -> Entry | None:

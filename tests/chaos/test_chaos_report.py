@@ -66,7 +66,7 @@ def test_the_tables_name_command_and_seed_and_do_not_hide_a_broken_promise(evide
 def test_the_tables_do_not_pass_off_a_short_run_as_the_full_one(evidence: Evidence) -> None:
     tables = build_tables(short_config(7), judge(evidence, Bars()))
     assert tables.startswith("A short run, ")
-    assert "lease 3 s. The bars on times were stretched by 3." in tables
+    assert "lease 3 s. The bars on times were stretched by 1.5." in tables
     assert "due again after a whole pod's death (none could be measured) | - |" in tables
 
 
@@ -82,9 +82,12 @@ def test_a_page_without_its_marks_is_not_overwritten() -> None:
         insert_tables("# Title\n", "new")
 
 
-def test_the_documents_are_a_page_and_a_plot_that_is_well_formed(tmp_path: Path, evidence: Evidence) -> None:
+def test_the_documents_are_a_page_its_figures_and_a_plot_that_is_well_formed(
+    tmp_path: Path, evidence: Evidence
+) -> None:
     write_documents(tmp_path, full_config(7), evidence, judge(evidence, Bars()))
     assert BEGIN in (tmp_path / "reliability.md").read_text()
+    assert json.loads((tmp_path / "reliability.json").read_text())["report"]["lost"] == 1
     plot = ElementTree.parse(tmp_path / "img" / "chaos.svg").getroot()
     titles = [element.text for element in plot.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["child killed", "Redis shut down"]

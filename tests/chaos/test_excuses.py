@@ -11,6 +11,7 @@ import pytest
 from chaos_ledger import RAISED, STARTED, TAKEN, Entry
 from doctored import CHILD, LEASE_SECONDS, LEGACY, OTHER, build, fault, killed, run_of, verdict
 from injected import MAIN, SENTINEL, DueAgain, Sample
+from stalls import KIND as STALL
 from stalls import watch_for_stalls
 from waiting import eventually
 
@@ -72,6 +73,28 @@ def test_what_redis_forgot_is_excused_if_its_owner_was_held_up_for_longer_than_o
     crash = fault("Redis killed", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0))
     held_up = fault("network slow", 5.0, held_up_until, pids=(CHILD,))
     report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash, held_up]))
+    assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "failed_in", "started_at", "by_redis"),
+    [
+        (2.0, OTHER, 2.5, 1),
+        # Whoever made both attempts has both to tell.
+        (2.0, CHILD, 2.5, 0),
+        # Redis had been told of the failure before it began to forget.
+        (0.5, OTHER, 2.5, 0),
+        # The second attempt was made when Redis was back.
+        (2.0, OTHER, 6.5, 0),
+    ],
+)
+def test_an_attempt_that_redis_forgot_with_the_failure_before_it_is_excused_if_two_had_to_tell(
+    failed_at: float, failed_in: int, started_at: float, by_redis: int
+) -> None:
+    crash = fault("Redis killed", 2.9, 6.0, is_outage=True, loses=(1.5, 3.0))
+    failed = [Entry(STARTED, "twice", 1, failed_in, 0.4), Entry(RAISED, "twice", 1, failed_in, failed_at)]
+    runs = [*run_of("twice", started_at, CHILD, attempt=2), *run_of("twice", 9.0, OTHER, attempt=2)]
+    report = verdict(build(*failed, *runs, jobs={"twice": 0.3}, faults=[crash]))
     assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
 
 
@@ -221,3 +244,36 @@ def test_a_backlog_is_put_down_to_the_outage_that_made_it_and_not_to_a_fault_jus
     assert [violation.endswith("1 (Redis paused past the lease)") for violation in report.violations] == (
         [True] if is_late else []
     )
+
+
+@pytest.mark.parametrize(("gone_at", "is_late"), [(55, False), (59, True)])
+def test_an_outage_at_the_last_moment_excuses_a_backlog_for_as_long_as_it_held_everybody_up(
+    gone_at: int, is_late: bool
+) -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < gone_at else 0) for second in range(80)]
+    pause = fault("Redis paused past the lease", 10.0, 20.0, is_outage=True)
+    # Two seconds without Redis, two for what came in meanwhile, two until everybody is back.
+    last_moment = fault("Redis read-only", 49.0, 51.0, is_outage=True)
+    report = verdict(build(samples=samples, faults=[pause, last_moment]))
+    assert [violation.endswith("1 (Redis paused past the lease)") for violation in report.violations] == (
+        [True] if is_late else []
+    )
+    elsewhere = fault("fail-over", 49.0, 51.0, is_outage=True, part=SENTINEL)
+    assert verdict(build(samples=samples, faults=[pause, elsewhere])).violations != []
+
+
+def test_outages_that_follow_each_other_excuse_no_backlog_for_ever() -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < 170 else 0) for second in range(180)]
+    outages = [
+        fault("Redis killed", begin, begin + 1.0, is_outage=True) for begin in map(float, range(10, 160, 15))
+    ]
+    report = verdict(build(samples=samples, faults=outages))
+    assert "more jobs waited than 25 for 159 s from 10 s on, 70 s are allowed" in report.violations
+
+
+@pytest.mark.parametrize("stalled", [True, False])
+def test_a_machine_that_stood_still_has_the_time_for_its_backlog_that_an_outage_has(stalled: bool) -> None:
+    samples = [Sample(float(second), 500 if 10 <= second < 48 else 0) for second in range(80)]
+    stall = fault(STALL, 20.0, 24.5)
+    report = verdict(build(samples=samples, faults=[killed(10.0, pid=7)], stalls=[stall] if stalled else []))
+    assert (report.violations == []) == stalled

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos_config import full_config
 from fault_plan import BY_NAME, KINDS, PlanDoesNotFit, draw_plan
 
-SHORT: Any = {"seconds": 85.0, "faults": 40, "lease_seconds": 3.0, "most_outages": 10}
+SHORT: Any = {"seconds": 85.0, "faults": 40, "lease_seconds": 3.0, "most_outages": 8}
 FULL: Any = {"seconds": 1200.0, "faults": 500, "lease_seconds": 15.0, "most_outages": 20}
 
 
@@ -92,3 +93,20 @@ def test_the_victim_of_a_rank_is_one_of_those_who_are_there() -> None:
         assert 0 <= fault.pick(1) < 1
         assert 0 <= fault.pick(6) < 6
         assert 1.0 <= fault.between(1.0, 2.0) < 2.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_minute_takes_more_from_the_fleet_than_it_can_make_up_for(seed: int) -> None:
+    plan = draw_plan(seed, **FULL | {"seconds": full_config(seed).seconds})
+    costs = [
+        BY_NAME[fault.kind].costs_seconds + BY_NAME[fault.kind].costs_leases * FULL["lease_seconds"]
+        for fault in plan
+    ]
+    for first in plan:
+        in_a_minute = [
+            cost
+            for fault, cost in zip(plan, costs, strict=True)
+            if first.at_seconds <= fault.at_seconds < first.at_seconds + 60
+        ]
+        # Four processes of six on average; half of them would be what a fleet can spare for good.
+        assert sum(in_a_minute) < 4 * 60

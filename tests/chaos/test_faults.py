@@ -17,13 +17,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import chaos_world
+import clock_faults
+import network_faults
 import redis_faults
 from chaos_clock import FakeClock, NoFakeClock, find_library
 from chaos_config import ChaosConfig
 from chaos_main import MainPart, open_control
+from chaos_network import Network
 from chaos_redis import ChaosRedis, find_server_for_fake_clock
 from chaos_sentinel import MASTER_NAME, SentinelPart
 from fault_plan import KINDS, PlannedFault
+from injected import MAIN, SENTINEL
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -185,6 +191,61 @@ async def test_a_fail_over_that_nobody_asked_for_is_told_and_the_new_master_is_k
         assert ["by itself" in complaint for complaint in part.complaints] == [True]
     finally:
         await part.close()
+
+
+@pytest.mark.slow
+async def test_a_pod_behind_sentinel_has_a_network_of_its_own_which_alone_is_cut(tmp_path: Path) -> None:
+    part = SentinelPart(CONFIG, tmp_path)
+    try:
+        await part.start_servers()
+        assert part._sentinel is not None
+        sentinel_port, ports = part._sentinel.port, (part.master.port, part.replica.port)
+        network = await Network(sentinel_port, *ports).start()
+        network.announce(sentinel_port, ports)
+        dsn = part.dsn.replace(f":{sentinel_port}/", f":{network.port_to(sentinel_port)}/")
+        options: Any = {"redis_socket_timeout_seconds": 1, "redis_connect_timeout_seconds": 1}
+        behind = JobStore(RRQSettings(redis_dsn=dsn, **options))
+        beside = JobStore(RRQSettings(redis_dsn=part.dsn, **options))
+        try:
+            assert await behind.wire.call("SET", "through", "1")
+            network.silence(True)
+            with pytest.raises(RedisTimeoutError):
+                await behind.wire.call("GET", "through")
+            assert await beside.wire.call("GET", "through") == b"1"
+            network.silence(False)
+            assert await behind.wire.call("GET", "through") == b"1"
+        finally:
+            await behind.aclose()
+            await beside.aclose()
+            await network.stop()
+    finally:
+        await part.close()
+
+
+def test_the_network_of_every_pod_and_of_the_producers_may_fail() -> None:
+    networks = [Network() for _ in range(5)]
+    pods = [SimpleNamespace(network=network, children=lambda: [7]) for network in networks[:3]]
+    main = SimpleNamespace(places=pods, producer_network=networks[3], producers=SimpleNamespace(pids={8}))
+    place = SimpleNamespace(network=networks[4], children=lambda: [9])
+    world: Any = SimpleNamespace(main=main, sentinel=SimpleNamespace(place=place))
+    picked = [
+        network_faults._pick(world, PlannedFault(1, 0.0, "network cut", rank=rank / 10, size=0.5))
+        for rank in range(10)
+    ]
+    assert [victim.network for victim in picked[::2]] == networks
+    assert [(victim.part, set(victim.hit)) for victim in picked[6::2]] == [(MAIN, {8}), (SENTINEL, {9})]
+
+
+def test_the_clocks_of_all_but_one_pod_may_jump(tmp_path: Path) -> None:
+    clocks = [FakeClock(tmp_path / "library", tmp_path / f"{number}.clock") for number in range(4)]
+    places = [SimpleNamespace(clock=clock) for clock in (*clocks[:2], None)]
+    main = SimpleNamespace(places=places, producer_clock=clocks[3])
+    world: Any = SimpleNamespace(main=main, sentinel=SimpleNamespace(place=SimpleNamespace(clock=clocks[2])))
+    for rank in (0.1, 0.4, 0.8):
+        asyncio.run(clock_faults.jump_pod(world, PlannedFault(1, 0.0, "clock of a pod jumps", rank, 0.9)))
+    asyncio.run(clock_faults.jump_producers(world, PlannedFault(1, 0.0, "", 0.5, 0.1)))
+    assert [clock.offset_seconds > 0 for clock in clocks] == [True, True, True, False]
+    assert clocks[3].offset_seconds < -3600
 
 
 async def _has_filled(part: SentinelPart) -> bool:

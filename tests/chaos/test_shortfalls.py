@@ -11,6 +11,7 @@ import pytest
 
 import chaos_world
 from chaos_config import full_config, short_config
+from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import read_producers
 from chaos_producer import Producer
@@ -91,7 +92,7 @@ async def test_a_fault_whose_aftermath_failed_is_recorded_and_told(monkeypatch: 
 def test_a_pod_that_ended_is_a_complaint_unless_a_fault_killed_it(
     tmp_path: Path, killed: set[int], complaints: int
 ) -> None:
-    place = PodPlace("pod-1", "redis://127.0.0.1:1", tmp_path, short_config(1), ["own"])
+    place = PodPlace("pod-1", "redis://127.0.0.1:1", tmp_path, short_config(1), ["own"], network=Network())
     ended: Any = SimpleNamespace(pid=7, process=SimpleNamespace(poll=lambda: -11))
     place._pods.append(ended)
     place.killed = killed

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bars import Bars
+from bars import Bars, build_bars
+from chaos_config import full_config, short_config
 from chaos_ledger import EFFECT, RAISED, STARTED, TAKEN, Entry
 from doctored import CHILD, LEGACY, OTHER, build, fault, killed, run_of, verdict
 from injected import MAIN, SENTINEL, DueAgain, Sample
 
 if TYPE_CHECKING:
+    from chaos_config import ChaosConfig
     from injected import Injected
 
 
@@ -227,7 +229,30 @@ def test_complaints_of_the_run_itself_are_violations() -> None:
 def test_jobs_of_a_killed_child_that_are_due_late_are_found() -> None:
     late = [DueAgain("child killed", 2.0, 1.4, 3)]
     assert "due again after 1.40 s (p99), 1 s are allowed" in verdict(build(due_again=late)).violations[0]
-    assert verdict(build(due_again=late), Bars().with_room(3)).violations == []
+    assert verdict(build(due_again=late), build_bars(15.0, room=1.5)).violations == []
+
+
+def test_jobs_of_orphans_that_are_due_late_are_found() -> None:
+    late = [DueAgain("supervisor killed", 2.0, 20.5, 3)]
+    assert (
+        "supervisor killed: jobs were due again after 20.50 s" in verdict(build(due_again=late)).violations[0]
+    )
+    in_time = [DueAgain("supervisor killed", 2.0, 19.5, 3)]
+    assert verdict(build(due_again=in_time)).violations == []
+
+
+def test_the_bars_of_the_default_lease_are_those_that_are_promised() -> None:
+    assert build_bars(15.0) == Bars()
+
+
+@pytest.mark.parametrize("config", [short_config(1), full_config(1)], ids=["short", "full"])
+def test_every_bar_can_be_broken_before_the_run_stops_watching(config: ChaosConfig) -> None:
+    bars = build_bars(config.lease_seconds, config.room)
+    times = (bars.child_due_again_seconds, bars.supervisor_due_again_seconds, bars.pod_due_again_seconds)
+    assert max(times) + 5 < config.watch_seconds
+    # A lease that ends one renewal late is seen, and so is a backlog that stays for most of the run.
+    assert bars.pod_due_again_seconds < 2 * config.lease_seconds + 1
+    assert bars.backlog_seconds < 0.6 * config.seconds
 
 
 def test_jobs_of_a_killed_pod_that_are_due_late_are_found() -> None:
@@ -237,7 +262,7 @@ def test_jobs_of_a_killed_pod_that_are_due_late_are_found() -> None:
 
 def test_jobs_that_were_never_given_back_are_found_however_much_room_there_is() -> None:
     never = [DueAgain("child killed", 2.0, None, 3)]
-    assert "never given back" in verdict(build(due_again=never), Bars().with_room(100)).violations[0]
+    assert "never given back" in verdict(build(due_again=never), build_bars(15.0, room=100)).violations[0]
 
 
 def test_a_time_during_an_outage_is_not_held_against_the_bar() -> None:

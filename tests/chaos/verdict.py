@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT, STARTED, TAKEN
-from judged_times import CHILD, POD, JudgedTimes
+from judged_times import CHILD, POD, SUPERVISOR, JudgedTimes
 from reruns import find_reruns
 from spread import spread_of
 from stalls import stalled_seconds
@@ -75,6 +75,7 @@ class Report:
     load_seconds: float
     usual_throughput: float
     due_again_child: Spread | None
+    due_again_supervisor: Spread | None
     due_again_pod: Spread | None
     backlog_gone: Spread | None
     kinds: list[KindReport] = field(default_factory=list)
@@ -127,7 +128,8 @@ class _Judge:
         self._judge_final_states()
         rates = self._rates()
         kinds = [self._judge_kind(kind, own, rates) for kind in sorted({f.kind for f in evidence.faults})]
-        self._violations += [*self._times.find_late(CHILD), *self._times.find_late(POD)]
+        for kind in (CHILD, SUPERVISOR, POD):
+            self._violations += self._times.find_late(kind)
         self._violations += self._times.find_backlogs()
         return Report(
             jobs=sum(len(part) for part in evidence.acknowledged.values()),
@@ -156,6 +158,7 @@ class _Judge:
             load_seconds=round(evidence.load_ended_at - evidence.load_begun_at, 1),
             usual_throughput=round(median(rates.values()), 1) if rates else 0.0,
             due_again_child=self._times.due_again(CHILD),
+            due_again_supervisor=self._times.due_again(SUPERVISOR),
             due_again_pod=self._times.due_again(POD),
             backlog_gone=self._times.backlog_gone(evidence.faults),
             kinds=kinds,

@@ -62,15 +62,17 @@ class Port:
             connection.close()
 
     def send(self, data: bytes) -> bytes:
-        """Send bytes and return the answer, or nothing when the other side hangs up."""
-        with self.connect() as client, contextlib.suppress(OSError):
-            client.sendall(data)
-            client.shutdown(socket.SHUT_WR)
-            answer = b""
-            while chunk := client.recv(65536):
-                answer += chunk
-            return answer
-        return b""
+        """Send bytes and return the answer, as far as it came; the other side may hang up before it has read them all."""
+        answer = b""
+        with self.connect() as client:
+            with contextlib.suppress(OSError):
+                client.sendall(data)
+                client.shutdown(socket.SHUT_WR)
+            # What came before the other side hung up is still there to be read.
+            with contextlib.suppress(OSError):
+                while chunk := client.recv(65536):
+                    answer += chunk
+        return answer
 
     def livez(self) -> int:
         """The status a probe sees; like the kubelet it may have to ask once more."""

@@ -30,6 +30,7 @@ from queue_steps import ask, dead_letters, job_fields
 from rrq.client import JobRequest
 from rrq.cron import CronJob
 from rrq.exc import RRQError
+from rrq.flow import Limit
 from rrq.keys import Keys
 from rrq.messages import CronVerdict
 from rrq.scripts import load_script
@@ -56,6 +57,7 @@ INNOCENT = "bystander"
 SET_ASIDE = {
     *("job_key", "active_jobs_key", "cancel_key", "control_key", "waiting_key", "leases"),
     *("guard", "awaited", "counters", "active_queues", "active_workers", "monitor_stream"),
+    *("parked", "recent"),
 }
 #: What is written or dropped with every beat or claim is not worth keeping. Everywhere else nothing is touched.
 REPLACED = {"health_key", "job_lock_key", "worker_key", "wake_key"}
@@ -75,7 +77,7 @@ def test_no_family_of_keys_is_forgotten() -> None:
         for found in re.findall(r"prefix \.\. '([a-z:]+):'", load_script(script).source)
     }
     named = {family.key(Keys("")).partition("under-attack")[0] for family in FAMILIES}
-    for part in in_lua - {"queue"}:
+    for part in in_lua - {"queue", "stats"}:
         assert any(name.startswith(part) for name in named), f"no family begins with {part}"
 
 
@@ -143,6 +145,40 @@ async def test_workers_go_on_whatever_lies_under_a_key(
         assert found in (family.kind, "none")
     else:
         assert kept_under == {key}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "hash"])
+async def test_jobs_are_run_whatever_lies_under_the_statistics(
+    kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    store = client.job_store
+    minute = int((await store.read_time()).timestamp()) // 60
+    for number in range(3):
+        await put(store, store.keys.stats_key(minute + number), kind)
+    async with running_worker(settings, registry):
+        await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 3))
+    assert sum(minute.ended.get("done", 0) for minute in await store.read_stats(2)) == 3
+
+
+@pytest.mark.parametrize(
+    "family", ["slots_key", "parked_key", "rate_key", "pauses", "limits", "limit_overrides"]
+)
+@pytest.mark.parametrize("kind", VALUES)
+async def test_limited_jobs_are_run_whatever_lies_under_the_books_of_their_limit(
+    family: str, kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+) -> None:
+    store = client.job_store
+    scope = "f:nothing"
+    keys = {
+        "slots_key": store.keys.slots_key,
+        "parked_key": store.keys.parked_key,
+        "rate_key": store.keys.rate_key,
+    }
+    for target in ("function:nothing", "queue:default"):
+        await store.set_limit(target, Limit(concurrency=2, rate=1000, per_seconds=1))
+    await put(store, keys[family](scope) if family in keys else getattr(store.keys, family), kind)
+    async with running_worker(settings, registry):
+        await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 20))
 
 
 async def _are_noted(store: JobStore, jobs: Sequence[Job]) -> bool:

@@ -161,11 +161,15 @@ class Soak:
             report.trends[name] = decide_trend(samples, ALLOWANCES[name.rpartition(" ")[2]])
 
 
-def build_table(report: Report) -> str:
+def build_page(report: Report) -> str:
     """The report as Markdown."""
-    hours = report.seconds / 3600
+    counters = ", ".join(f"{count:,} {name}" for name, count in sorted(report.counters.items()))
     lines = [
-        f"{report.jobs} jobs in {hours:.2f} h: {', '.join(f'{n} {name}' for name, n in sorted(report.counters.items()))}.",
+        "# Steady load, and what grows",
+        "",
+        f"Written by `make soak`: a pod of {WORKERS} processes, {JOBS_PER_SECOND} jobs a second of every kind for",
+        f"{report.seconds / 60:.0f} minutes, {report.jobs:,} jobs ({counters}). Of each series the median of the last third",
+        "is held against that of the first, after a warm-up of a fifth of the run.",
         "",
         "| series | first third | last third | lowest | highest | per hour | verdict |",
         "|---|--:|--:|--:|--:|--:|---|",
@@ -187,11 +191,11 @@ def main() -> int:
     print(f"soaking for {given.seconds:g} s", flush=True)  # noqa: T201  spoken to whoever started it
     with tempfile.TemporaryDirectory(prefix="rrq-soak-") as folder:
         report = asyncio.run(Soak(given.seconds, Path(folder)).run())
-    table = build_table(report)
+    page = build_page(report)
     given.report.parent.mkdir(parents=True, exist_ok=True)
     given.report.with_suffix(".json").write_text(json.dumps(asdict(report), indent=2) + "\n")
-    given.report.with_suffix(".md").write_text(table)
-    print(table)  # noqa: T201  as above
+    given.report.with_suffix(".md").write_text(page)
+    print(page)  # noqa: T201  as above
     return 0 if report.is_flat else 1
 
 

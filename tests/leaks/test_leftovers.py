@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {
 LASTING_KEYS = {
     "rrq:guard": 4,  # one field per thing to remember
     "rrq:counters": 5,  # one per outcome, and the reaped
+    "rrq:recent": 1_100,  # the last thousand that ended; cut back when it is a hundred longer
     "rrq:active:queues": 2,  # one per queue; gone a day after its last worker
     "rrq:active:workers": WORKERS,
     "rrq:workers:lease": WORKERS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.cron import CronJob
 from rrq.exc import SettingsError
+from rrq.flow import Limit, PoolReport
 from rrq.messages import DeathCertificate, WorkerIdentity
 from rrq.scripts import load_script
 from rrq_operator.deaths import Deaths
+from rrq_operator.publishing import Publication
 from rrq_operator.queues import RedisQueues
 from rrq_operator.redis_sources import RedisIdentity
 from waiting import eventually
@@ -35,7 +38,7 @@ RECIPES = {
 }  # fmt: skip
 #: Which scripts each role runs; the commands it sends by itself are found out by running it.
 SCRIPTS = {
-    "rrq-producer": ("enqueue_jobs", "watch_job", "cancel_job"),
+    "rrq-producer": ("enqueue_jobs", "watch_job", "cancel_job", "close_batch"),
     "rrq-worker": (
         *(
             "enqueue_jobs",
@@ -54,12 +57,15 @@ SCRIPTS = {
             "publish_cron_table",
             "release_lock",
         ),
-        *("release_unique", "retry_job", "observe_queues"),
+        *("release_unique", "retry_job", "observe_queues", "close_batch", "publish_limits", "note_progress"),
     ),
-    "rrq-operator": ("observe_queues", "fire_cron", "reap_workers", "shorten_leases"),
+    "rrq-operator": (
+        *("observe_queues", "admit_jobs", "fire_cron", "reap_workers", "shorten_leases", "publish_pools"),
+    ),
 }
 #: Asked for and done without: who is connected, and a warning about persistence.
-OPTIONAL = {"client|setinfo", "config|get", "client"}
+#: Redis 6.2 names the command alone.
+OPTIONAL = {"client|setinfo", "config|get", "client", "config"}
 FORBIDDEN = [
     ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "SET", "save", ""), ("CONFIG", "GET", "*"),
     ("DEBUG", "SLEEP", "0"), ("SHUTDOWN", "NOSAVE"), ("MONITOR",), ("SCRIPT", "FLUSH"), ("ACL", "LIST"),
@@ -232,6 +238,14 @@ async def test_an_operator_may_do_what_operators_do(server: EmbeddedRedis) -> No
         await eventually(is_heard, message="the operator hears nothing", interval_seconds=0.1)
         seen = await queues.observe({"default": 10.0})
         assert seen.queues["default"].due
+        async with aclosing(RRQClient(RRQSettings(redis_dsn=server.dsn))) as admin:
+            await admin.job_store.set_limit("function:f", Limit(concurrency=0, rate=1, key="a", per_key=1))
+            assert (await queues.admit(["default"])).parked
+            await admin.job_store.set_limit("function:f", None)
+            assert (await queues.observe({"default": 10.0})).queues["default"].due
+        report = PoolReport("shop/emails", "Job", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "nothing", 0)
+        await queues.publish(Publication((report,), frozenset({"shop/emails"}), ("shop/gone",)))
+        assert await queues.read_published() == [report]
         await queues.drain(["pod"])
         await queues.release(["pod"])
         certificate = DeathCertificate(WorkerIdentity("w", "i"), {"signal": "SIGKILL"})

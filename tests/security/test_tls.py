@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 import json
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
+from listening import Listener
 from operator_process import RunningOperator
 from rrq import RRQClient, RRQSettings
 from rrq.exc import RedisUnavailable
@@ -20,13 +20,14 @@ from rrq_operator.redis_sources import RedisIdentity
 from waiting import eventually
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator
     from pathlib import Path
 
 YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 
 
-class Listener:
+class Impostor:
     """A server that speaks TLS and counts who trusted it enough to say something."""
 
     def __init__(self) -> None:
@@ -36,20 +37,16 @@ class Listener:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             self.heard += await reader.read(1000)
-        writer.close()
 
 
 @contextlib.asynccontextmanager
-async def listening(certificate: trustme.LeafCert) -> AsyncIterator[Listener]:
+async def listening(certificate: trustme.LeafCert) -> AsyncIterator[Impostor]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
-    listener = Listener()
-    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0, ssl=context)
-    listener.port = server.sockets[0].getsockname()[1]
-    try:
-        yield listener
-    finally:
-        server.close()
+    impostor = Impostor()
+    async with Listener(impostor.serve, tls=context) as server:
+        impostor.port = server.port
+        yield impostor
 
 
 FAULTS = ("wrong authority", "wrong host name", "expired")
