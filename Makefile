@@ -13,8 +13,8 @@ PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench bench-operator bench-faults chaos soak soak-nightly audit images images-test sbom e2e kind-test
-.PHONY: cluster-build cluster-up cluster-down chart-docs clean
+.PHONY: help demo test check static fmt lock bench bench-operator bench-faults bench-flow chaos soak soak-nightly audit nightly images images-test sbom e2e kind-test
+.PHONY: cluster-build cluster-up cluster-down chart-docs dashboard-screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,21 +25,41 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 check: static ## Format, lint, types, import contracts and the fast tests
 	$(BIN)/python $(PYTEST) -m "not slow"
 
-# The check is not called from here: it would run the fast tests a second time. Each tier says by itself what it ran;
-# the last lines say which tiers this machine cannot host, and why.
-test: static ## Everything in check, the slow tests, at least 90 % branch coverage, chaos, images and stories where they can run
+# The check is not called from here: it would run the fast tests a second time. The last lines put together what all
+# steps ran, what this machine cannot host, and why; also after a failure, which ends the steps.
+STEPS := static tests coverage chaos stories images
+test: $(VENV)/.ready ## Everything in check, the slow tests, at least 90 % branch coverage, chaos, images and stories where they can run
+	@report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && export TIER_REPORT="$$report" && status=0 && \
+	for step in $(STEPS); do \
+	    if [ $$status -ne 0 ]; then outcome="not reached"; \
+	    elif $(MAKE) --no-print-directory test-$$step; then outcome=passed; \
+	    else outcome=FAILED; status=1; fi; \
+	    set -- "$$@" "$$step=$$outcome"; \
+	done; $(TIERS) tell "$$@"; exit $$status
+
+.PHONY: $(STEPS:%=test-%)
+test-static: static
+
+test-tests: $(VENV)/.ready
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run $(PYTEST)
+
+test-coverage: $(VENV)/.ready
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='worker/*'
 	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
 	then $(BIN)/coverage report --include='operator/*'; \
-	else echo "operator: its coverage is not asked for, because no Kubernetes can be started here"; fi
+	else $(TIERS) note "coverage of the operator" "no Kubernetes can be started here"; fi
+
+test-chaos: $(VENV)/.ready
 	@$(CHAOS) --seed $(CHANGE_SEED)
+
+test-stories: $(VENV)/.ready
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
 	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
-	$(BIN)/pytest -q -rs -m docker tests/images
+
+test-images: images-test
 
 static: $(VENV)/.ready verify
 	$(BIN)/ruff format --check .
@@ -51,15 +71,19 @@ static: $(VENV)/.ready verify
 .PHONY: crd verify
 CRD        := crds/rrqworkerpools.rrq.dev.yaml
 CRD_COPIES := $(wildcard charts/*/files/$(CRD))
+VALUES_SCHEMA := charts/rrq/values.schema.json
 crd: $(VENV)/.ready ## Write the custom resource definition anew from the models of the operator
 	@$(BIN)/python -m rrq_operator.crd >$(CRD).new && mv $(CRD).new $(CRD)
 	@for copy in $(CRD_COPIES); do cp $(CRD) "$$copy"; done
+	@$(BIN)/python tests/chart/chart_schema.py >$(VALUES_SCHEMA).new && mv $(VALUES_SCHEMA).new $(VALUES_SCHEMA)
 
 # crds/ is what people apply, and what the chart copies; the models of the operator are what it is made of.
 verify: $(VENV)/.ready ## Fail when a generated file differs from the code that it is made of
 	@for file in $(CRD) $(CRD_COPIES); do \
 	    $(BIN)/python -m rrq_operator.crd | cmp -s - "$$file" || \
 	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
+	@$(BIN)/python tests/chart/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
+	    { echo "make: the pools in $(VALUES_SCHEMA) differ from $(CRD). Run make crd and commit what it writes." >&2; exit 1; }
 
 fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format .
@@ -71,6 +95,9 @@ bench: $(VENV)/.ready ## Measure throughput beside other queues (long; builds on
 bench-faults: $(VENV)/.ready ## Strike rrq and its peers with the same faults and count what is lost (20 min)
 	$(BIN)/python bench/faults.py $(ARGS)
 
+bench-flow: $(VENV)/.ready ## Measure what weights and limits cost (3 min)
+	$(BIN)/python bench/flow_control.py $(ARGS)
+
 bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator reacts, and what 1,000 pools cost (10 min)
 	$(BIN)/python bench/reaction.py $(ARGS)
 
@@ -79,7 +106,7 @@ bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator re
 chaos: $(VENV)/.ready ## Make processes, networks, clocks and Redis fail under load, and account for every job (2 min)
 	$(CHAOS) $(ARGS)
 
-# For instance ARGS="--seconds 600 --report dist/soak".
+# For instance ARGS="--seconds 600"; ARGS="--report docs/soak" writes docs/soak.md and docs/soak.json instead of those in dist.
 soak: $(VENV)/.ready ## Steady load for two hours, after which nothing may have grown
 	@$(SOAK) $(ARGS)
 
@@ -88,6 +115,12 @@ soak-nightly: $(VENV)/.ready ## The same for ten minutes
 
 audit: $(VENV)/.ready ## Ask the package index what is known against every locked version
 	@$(SUPPORT)/audit_locks.py
+
+# An index that cannot tell of every version, or cannot be reached, is told and does not keep the rest from running.
+nightly: $(VENV)/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
+	@$(SUPPORT)/audit_locks.py || [ $$? -eq $(NOT_KNOWN) ]
+	@$(SOAK) --seconds 600
+	@$(CHAOS) --seconds 600 --faults 200
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest
@@ -108,6 +141,7 @@ sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
 
 RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support
+TIERS    := $(SUPPORT)/tier_report.py
 CHAOS    := PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
 # Other faults for every change, and the same ones for whoever looks at that change again.
 CHANGE_SEED = $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 7)))
@@ -117,8 +151,9 @@ CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
 STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
-# What cluster_choice.py ends with where no cluster can be had.
-NOT_HERE := 3
+# What cluster_choice.py ends with where no cluster can be had, and audit_locks.py where the index cannot tell.
+NOT_HERE  := 3
+NOT_KNOWN := 3
 
 # For instance ARGS="-k burst -x".
 e2e: $(VENV)/.ready ## Run the user stories on a real Kubernetes with real pods (8 min, and 20 more the first time)
@@ -134,8 +169,11 @@ cluster-up: $(VENV)/.ready ## Start a Kubernetes of two nodes that stays (needs 
 cluster-down: $(VENV)/.ready ## End what cluster-up started
 	@$(CLUSTER)/standing_cluster.py down
 
-kind-test: $(VENV)/.ready ## Make a whole cluster by kind on an engine of our own (6 min; needs Go and root)
+kind-test: $(VENV)/.ready ## Run the first story on a whole cluster by kind, on an engine of our own (8 min; needs Go and root)
 	$(BIN)/pytest -q -rs -m docker tests/e2e/cluster/test_kind_cluster.py
+
+dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md anew (2 min; look at them before you commit)
+	@$(SUPPORT)/dashboard_screenshots.py
 
 chart-docs: $(VENV)/.ready ## Write the table of values in the chart's README anew
 	@$(BIN)/python tests/chart/chart_readme.py

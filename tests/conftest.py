@@ -22,6 +22,7 @@ from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from tier_report import REPORT_VARIABLE
 from tier_summary import ON_DEMAND, TierSummary
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
-    config.stash[_summary] = TierSummary()
+    # Taken out, so that tests which run pytest themselves add nothing to the report of this run.
+    config.stash[_summary] = TierSummary(os.environ.pop(REPORT_VARIABLE, None))
     config.pluginmanager.register(config.stash[_summary])
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
     for name in [

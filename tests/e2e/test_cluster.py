@@ -16,6 +16,7 @@ from control_plane import Cluster
 from kubernetes_build import CannotHostKubernetes, find_programs
 from node import KERNEL_SETTINGS, PAUSE_IMAGE
 from real_cluster import RealCluster, refuse_where_none_can_run
+from standing_cluster import read_state
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ with RealCluster(find_programs(), Path(sys.argv[1]), node_count=1) as cluster:
     print(cluster.network, flush=True)
     time.sleep(3600)
 """
+# As `make cluster-up` and `make cluster-down` do, each in a process of its own.
+STAYS = "import sys, standing_cluster; from pathlib import Path; standing_cluster.{}(Path(sys.argv[1]))"
 
 
 @pytest.fixture
@@ -89,7 +92,8 @@ def find_lines(mark: str, text: str) -> list[str]:
 
 
 def output(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def kernel_settings() -> dict[str, str]:
@@ -131,6 +135,30 @@ async def test_a_killed_test_run_takes_its_cluster_along(programs: Programs, tmp
         20,
         "something of the cluster stayed",
     )
+
+
+@pytest.mark.timeout(420)  # it has all images, and its nodes unpack them
+async def test_a_cluster_that_stays_outlives_who_started_it_and_goes_when_told(
+    programs: Programs, tmp_path: Path
+) -> None:
+    folder = tmp_path / "standing"
+
+    def call(action: str) -> str:
+        return output(sys.executable, "-c", STAYS.format(action), str(folder))
+
+    try:
+        assert f"export KUBECONFIG={folder}/admin.kubeconfig" in call("up")
+        network = read_state(folder)["network"]
+        run_pod(Cluster(folder / "admin.kubeconfig", programs.path("kubectl")), "one")
+        running, interface = traces(folder, network), interface_index(network)
+    finally:
+        said = call("down")
+    assert set(running) == {"interfaces", "routes", "control groups", "processes"}
+    assert said == "the cluster is gone\n"
+    await eventually(
+        lambda: what_stayed(folder, network, interface) == set(), 10, "something of the cluster stayed"
+    )
+    assert not folder.exists()
 
 
 async def test_clusters_run_side_by_side_and_lose_nodes_one_by_one(

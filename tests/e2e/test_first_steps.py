@@ -24,7 +24,7 @@ from story_redis import PORT, SECRET
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from control_plane import Cluster
     from helm_client import Helm
@@ -54,20 +54,26 @@ async def test_the_first_steps_of_the_readme_work_on_an_empty_cluster(
     assert not [line for line in log.splitlines() if json.loads(line)["level"] in ("ERROR", "CRITICAL")]
 
 
+@pytest.fixture
+def system(
+    cluster: Cluster, object_reader: ObjectReader, operator_namespace: str, tell: Callable[[str], None]
+) -> Iterator[PoolDesk]:
+    """The namespace of the operator, described if the story has failed, and left without the pool of the example."""
+    desk = PoolDesk(cluster, operator_namespace, object_reader)
+    yield desk
+    tell(operator_namespace)
+    desk.kubectl("delete", "rrqpool", POOL, "--ignore-not-found")
+
+
 async def test_the_redis_of_the_chart_is_enough_to_try_the_example(
-    install: Callable[..., None],
-    cluster: Cluster,
-    object_reader: ObjectReader,
-    request: pytest.FixtureRequest,
+    install: Callable[..., None], system: PoolDesk
 ) -> None:
     install(redis={"enabled": True, "image": {"repository": name_image("rrq-redis"), "tag": "test"}})
-    desk = PoolDesk(cluster, OPERATOR_NAMESPACE, object_reader)
-    request.addfinalizer(lambda: desk.kubectl("delete", "rrqpool", POOL, "--ignore-not-found"))
-    desk.kubectl("rollout", "status", f"statefulset/{SECRET}", "--timeout=60s")
-    url = desk.kubectl("get", "secret", SECRET, "--output=go-template={{.data.url | base64decode}}")
-    async with PortForward(desk, SECRET, PORT) as way:
+    system.kubectl("rollout", "status", f"statefulset/{SECRET}", "--timeout=60s")
+    url = system.kubectl("get", "secret", SECRET, "--output=go-template={{.data.url | base64decode}}")
+    async with PortForward(system, SECRET, PORT) as way:
         await assert_example_works(
-            desk, RRQSettings(redis_dsn=f"redis://:{urlsplit(url).password}@{way.host}:{way.port}/0")
+            system, RRQSettings(redis_dsn=f"redis://:{urlsplit(url).password}@{way.host}:{way.port}/0")
         )
 
 

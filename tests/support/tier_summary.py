@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from tier_report import TIERS, TierRun, append_run, tell_tests, tell_tiers
 
-# The last mark that a test has says where it belongs: what needs a cluster is slow as well.
-TIERS: Final = ("fast", "slow", "cluster", "e2e", "docker")
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+
 # What builds images or runs pods takes minutes and more than this repository, so that one has to ask for it.
 ON_DEMAND: Final = {"docker": "make images-test", "e2e": "make e2e"}
 _OUTPUT: Final = "rrq_tiers"
+_TIER: Final = "tier"
 
 
 def tier_of(marks: Iterable[str]) -> str:
@@ -27,19 +28,32 @@ def tier_of(marks: Iterable[str]) -> str:
 
 
 class TierSummary:
-    """A pytest plugin; `servers_used` is filled by who starts them."""
+    """A pytest plugin; `servers_used` is filled by who starts them, `report` is the file of `tier_report`."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: str | None = None) -> None:
         self.servers_used: set[str] = set()
+        self._report = report
         self._run: Counter[str] = Counter()
+        self._failed: dict[str, str] = {}  # tiers by test, which may fail in several phases
         self._skipped: Counter[tuple[str, str]] = Counter()
         self._left_out: Counter[str] = Counter()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self._left_out.update(tier_of(mark.name for mark in item.iter_markers()) for item in items)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Write the tier down where the marks are known: the keywords of a report have the names of folders, too."""
+        report = yield
+        report.user_properties.append((_TIER, tier_of(mark.name for mark in item.iter_markers())))
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        tier = tier_of(report.keywords)
+        tier = str(dict(report.user_properties).get(_TIER, TIERS[0]))  # a process that crashed told none
+        if report.failed:
+            self._failed[report.nodeid] = tier
         if report.skipped:
             # A skip is told as file, line and reason.
             told = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else str(report.longrepr)
@@ -62,28 +76,25 @@ class TierSummary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self.build_lines():
             terminalreporter.write_line(line)
+        skipped = [(tier, reason, count) for (tier, reason), count in sorted(self._skipped.items())]
+        append_run(TierRun(self._run, Counter(self._failed.values()), skipped), self._report)
 
     def build_lines(self) -> list[str]:
-        run = [f"{tier} ({_tests(self._run[tier])})" for tier in TIERS if self._run[tier]]
         left_out = [
-            f"{tier} ({_tests(self._left_out[tier])}, {_why_left_out(tier)})"
+            f"{tier} ({tell_tests(self._left_out[tier])}, {_why_left_out(tier)})"
             for tier in TIERS
             if self._left_out[tier]
         ]
         skipped = [
-            f"tests skipped: {tier} ({_tests(count)}): {reason}"
+            f"tests skipped: {tier} ({tell_tests(count)}): {reason}"
             for (tier, reason), count in sorted(self._skipped.items())
         ]
         servers = ", ".join(sorted(self.servers_used)) or "none needed"
         return [
             *skipped,
             *([f"tiers left out: {', '.join(left_out)}"] if left_out else []),
-            f"tiers run: {', '.join(run) or 'none'}; Redis: {servers}",
+            f"tiers run: {tell_tiers(self._run) or 'none'}; Redis: {servers}",
         ]
-
-
-def _tests(count: int) -> str:
-    return f"{count} test{'' if count == 1 else 's'}"
 
 
 def _why_left_out(tier: str) -> str:

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from control_plane import Cluster
-from docker_engine import NoDockerEngine
-from image_bundle import build_bundle
+from docker_engine import PROGRAMS as ENGINE_PACKAGES
+from docker_engine import NoDockerEngine, answers
+from image_bundle import build_bundle, bundle_folder
 from kind_cluster import kind_cluster, why_not
 from kubernetes_build import (
+    ETCD,
     NODE_PACKAGES,
     CannotHostKubernetes,
     Programs,
@@ -24,10 +26,12 @@ from kubernetes_build import (
     build_clients,
     find_client,
     given_kubeconfig,
+    refuse_where_none_can_be_built,
 )
-from packages import MissingPackages, install
+from packages import MissingPackages, install, refuse_where_none_can_be_installed
 from progress import CommandFailed, say
-from real_cluster import RealCluster, refuse_where_none_can_run
+from real_cluster import RealCluster, refuse_where_no_machine_can_be, refuse_where_none_can_run
+from tier_report import REPORT_VARIABLE, TierRun, append_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +73,7 @@ def has_one_per_process() -> bool:
 
 def build_all() -> tuple[Programs, Path]:
     """Make sure that programs, packages and images are there: seconds when they are, minutes the first time."""
+    refuse_where_none_can_be_made()
     programs = build()
     try:
         install(NODE_PACKAGES)
@@ -76,6 +81,18 @@ def build_all() -> tuple[Programs, Path]:
         raise CannotHostKubernetes(str(missing)) from missing
     refuse_where_none_can_run()
     return programs, build_images()
+
+
+def refuse_where_none_can_be_made() -> None:
+    """Say what is missing before minutes are spent on what would be of no use without it: root, Go, packages."""
+    refuse_where_no_machine_can_be()
+    refuse_where_none_can_be_built()
+    # Images need an engine, but only to be made.
+    for_images = {} if bundle_folder().is_dir() or answers(None) else ENGINE_PACKAGES
+    try:
+        refuse_where_none_can_be_installed({**ETCD, **NODE_PACKAGES, **for_images})
+    except MissingPackages as missing:
+        raise CannotHostKubernetes(str(missing)) from missing
 
 
 def build_images() -> Path:
@@ -105,6 +122,7 @@ def main() -> int:
         prepare()
     except CannotHostKubernetes as missing:
         say(f"no cluster with nodes here, so no end-to-end stories. {missing}")
+        append_run(TierRun(left_undone={"stories": str(missing)}), os.environ.get(REPORT_VARIABLE))
         return NOT_HERE
     except CommandFailed as error:
         say(str(error))

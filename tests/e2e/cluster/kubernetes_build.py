@@ -162,19 +162,24 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     if named:
         return Path(named).resolve()
     caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches).resolve() / "rrq"
+    return (Path(caches) / "rrq").resolve()  # runc refuses a root that is a link
 
 
 def build() -> Programs:
     """Make sure that the programs are there: seconds when they are, minutes the first time."""
-    if not all(module.folder().is_dir() for module in MODULES):
-        refuse_without_go()  # before etcd: nothing is installed on a machine that cannot build
+    refuse_where_none_can_be_built()  # before etcd: nothing is installed on a machine that cannot build
     try:
         install(ETCD)
     except MissingPackages as missing:
         raise CannotHostKubernetes(str(missing)) from missing
     compile_missing(MODULES)
     return find_programs()
+
+
+def refuse_where_none_can_be_built() -> None:
+    """Raise `CannotHostKubernetes` where something has yet to be compiled and cannot be."""
+    if not all(module.folder().is_dir() for module in MODULES):
+        refuse_without_go()
 
 
 def compile_missing(modules: Sequence[GoModule]) -> None:

@@ -35,16 +35,21 @@ NETWORKS = range(200, 232)
 BRIDGE = "nodes"
 
 
-def refuse_where_none_can_run() -> None:
-    """Raise `CannotHostKubernetes` where nodes cannot be made."""
+def refuse_where_no_machine_can_be() -> None:
+    """Raise `CannotHostKubernetes` where nodes cannot be made, whatever is installed."""
     if os.geteuid() != 0:
         raise CannotHostKubernetes("Nodes need namespaces and mounts: run as root.")
+    if not group_trees():
+        raise CannotHostKubernetes("Nodes need control groups, and none are mounted in /sys/fs/cgroup.")
+
+
+def refuse_where_none_can_run() -> None:
+    """Raise `CannotHostKubernetes` where nodes cannot be started now."""
+    refuse_where_no_machine_can_be()
     try:
         demand(NODE_PACKAGES)
     except MissingPackages as missing:
         raise CannotHostKubernetes(str(missing)) from missing
-    if not group_trees():
-        raise CannotHostKubernetes("Nodes need control groups, and none are mounted in /sys/fs/cgroup.")
 
 
 class RealCluster(OwnCluster):

@@ -18,6 +18,7 @@ import psutil
 from cluster_choice import build_all
 from cluster_part import PartFailed
 from control_groups import remove_groups
+from image_bundle import bundle_folder
 from kubernetes_build import CannotHostKubernetes, cache_folder
 from machine import MachineFailed
 from progress import CommandFailed
@@ -27,20 +28,39 @@ STATE_FILE = "state.json"
 STOP_TIMEOUT_SECONDS = 30.0
 
 
+class StaleCluster(Exception):
+    """The cluster that runs has images of another tree; the message says what to do."""
+
+
 def up(folder: Path) -> None:
-    """Start it, or say where the one is that runs."""
-    if find_first_process(folder) is None:
+    """Start it, or say where the one is that runs; raise `StaleCluster` if its images are not those of this tree."""
+    if find_first_process(folder) is not None:
+        refuse_other_images(folder)
+    else:
         remove(folder)  # what one left that ended without us
         programs, images = build_all()
         folder.mkdir(parents=True)
         cluster = RealCluster(programs, folder, images=[images], outlives_us=True)
         # Before it starts: should we be killed meanwhile, `down` finds what there is.
-        state = {"first_process": cluster.machine.first_process_id, "network": cluster.network}
+        state = {
+            "first_process": cluster.machine.first_process_id,
+            "network": cluster.network,
+            "images": images.parent.name,
+        }
         (folder / STATE_FILE).write_text(json.dumps(state))
         cluster.start()
         started = f"{len(cluster.nodes)} nodes, ready in {cluster.started_in_seconds:.1f} s"
         say(f"# {started}. `make cluster-down` ends it.")
     say(f"export KUBECONFIG={folder / 'admin.kubeconfig'}")
+
+
+def refuse_other_images(folder: Path) -> None:
+    """Its pods would run what the tree was when it started: the name of a bundle has the digest of its sources."""
+    loaded, wanted = read_state(folder).get("images"), bundle_folder().name
+    if loaded != wanted:
+        raise StaleCluster(
+            f"The cluster that runs was given {loaded}, and this tree makes {wanted}: `make cluster-down` first."
+        )
 
 
 def down(folder: Path) -> None:
@@ -114,7 +134,7 @@ def main() -> int:
         return 2
     try:
         actions[sys.argv[1]](cache_folder() / "standing")
-    except (CannotHostKubernetes, CommandFailed, MachineFailed, PartFailed) as error:
+    except (CannotHostKubernetes, CommandFailed, MachineFailed, PartFailed, StaleCluster) as error:
         say(str(error))
         return 1
     return 0

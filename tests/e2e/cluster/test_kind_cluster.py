@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from cluster_choice import build_images
+from image_bundle import REDIS
 from kind_cluster import IMAGE_VARIABLE, KindFailed, build_configuration, kind_cluster, why_not
 from kind_engine import own_kind_engine, remove_what_killed_runs_left
-from kind_node_image import import_base
 from kind_programs import KUBEADM, PUBLISHED_NODE_IMAGE
-from kubernetes_build import CACHE_VARIABLE, KUBERNETES, CannotHostKubernetes
+from kubernetes_build import CACHE_VARIABLE, KUBECONFIG_VARIABLE, KUBERNETES, CannotHostKubernetes
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 NO_ENGINE = "kind needs a Docker engine and none answers: start one, or name it in DOCKER_HOST."
 NOT_A_NODE = "rrq-not-a-node:test"
-POD_IMAGE = "rrq-pod:test"
+FIRST_STORY = Path(__file__).parents[1] / "test_first_steps.py"
 
 
 @pytest.fixture(scope="module")
@@ -151,16 +152,17 @@ def test_the_published_node_image_is_the_one_that_the_pinned_kind_is_made_for() 
 
 @pytest.mark.docker
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_node_image_of_our_own_makes_a_cluster_that_runs_pods(tmp_path: Path) -> None:
+@pytest.mark.timeout(2400)
+def test_a_node_image_of_our_own_makes_a_cluster_that_runs_pods_and_the_first_story(tmp_path: Path) -> None:
     try:
         with own_kind_engine() as engine:
             folder = Path(str(engine.docker.host).removeprefix("unix://")).parent
-            with kind_cluster(tmp_path, save_pod_image(engine, tmp_path), engine) as cluster:
+            with kind_cluster(tmp_path, build_images(), engine) as cluster:
                 nodes = read_ready_nodes(cluster)
                 assert len(nodes) == 3
                 for node in nodes:
                     run_pod(cluster, node)
+                run_first_story(cluster)
             assert engine.docker.run("ps", "--all", "--quiet") == ""
     except CannotHostKubernetes as missing:
         pytest.skip(str(missing))
@@ -190,7 +192,7 @@ def run_pod(cluster: Cluster, node: str) -> None:
             "containers": [
                 {
                     "name": "caller",
-                    "image": POD_IMAGE,
+                    "image": REDIS,  # which has a shell
                     "imagePullPolicy": "Never",
                     "command": ["bash", "-c", "exec 3<>/dev/tcp/kubernetes.default.svc/443"],
                 }
@@ -201,12 +203,18 @@ def run_pod(cluster: Cluster, node: str) -> None:
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/on-{node}", "--timeout=50s")
 
 
-def save_pod_image(engine: KindEngine, folder: Path) -> Path:
-    """Write an archive as the suite hands one over; a Debian with a shell is all that the pods here need."""
-    archive = folder / "pods.tar"
-    engine.docker.run("tag", import_base(engine.docker), POD_IMAGE)
-    engine.docker.run("save", "--output", str(archive), POD_IMAGE)
-    return archive
+def run_first_story(cluster: Cluster) -> None:
+    """Install the chart and run the example, as on any cluster that somebody names."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(FIRST_STORY)],
+        cwd=FIRST_STORY.parents[2],
+        env={**os.environ, KUBECONFIG_VARIABLE: str(cluster.kubeconfig)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout, done.stdout
 
 
 def import_image_of_nothing(engine: KindEngine, folder: Path) -> None:

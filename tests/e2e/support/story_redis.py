@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from port_forward import PortForward
 
 NAME = "redis"
-SECRET = "rrq-redis"
+SECRET = "rrq-redis"  # as the chart calls that of its own
 PORT = 6379
 USER_ID = 65532
 READY_TIMEOUT = "60s"
@@ -106,7 +106,6 @@ def build_redis(namespace: str, password: str) -> list[dict[str, Any]]:
             *("sh", "-c", WAIT_WHILE_HELD, "-"),
             *(*command, "--save", "", "--maxmemory-policy", "noeviction"),
         ],
-        "env": [{"name": "REDISCLI_AUTH", "value": password}],  # for whoever looks into a failed story
         "ports": [{"containerPort": PORT}],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],

@@ -1,4 +1,4 @@
-"""Ways for a worker to die in the middle of a job, none of which it is asked about."""
+"""Ways for a worker to die in the middle of a job, none of which it is asked about; `container_killer` has another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from control_plane import KubectlFailed
 
 if TYPE_CHECKING:
     from pools import PoolDesk
-    from real_cluster import RealCluster
 
 CONTAINER = "worker"
 HASTE_SECONDS = 2
@@ -40,16 +39,6 @@ def delete_in_haste(desk: PoolDesk, pod: str) -> float:
     began_at = time.time()
     desk.kubectl("delete", "pod", pod, f"--grace-period={HASTE_SECONDS}", "--wait=false")
     return began_at + HASTE_SECONDS
-
-
-def kill_container(cluster: RealCluster, desk: PoolDesk, pod: str) -> float:
-    """End the whole container from its node, as a kernel short of memory does; returns when that began."""
-    found = desk.get("pod", pod)
-    node = next(node for node in cluster.nodes if node.place.name == found["spec"]["nodeName"])
-    [status] = found["status"]["containerStatuses"]
-    began_at = time.time()
-    node.ctr("tasks", "kill", "--signal", "SIGKILL", status["containerID"].removeprefix("containerd://"))
-    return began_at
 
 
 def evict(desk: PoolDesk, pod: str) -> bool:

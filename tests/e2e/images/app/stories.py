@@ -28,6 +28,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # One of the stories takes Redis away for a minute: what was done then is still to be recorded.
 LEDGER_PATIENCE_SECONDS = 180.0
 LEDGER_RETRY_SECONDS = 0.5
+FIRST_PROCESS_SCORE = Path("/proc/1/oom_score_adj")
 HOARD_STEP_BYTES = 16 * 1024 * 1024
 CLUSTER_TIMEOUT_SECONDS = 5.0
 
@@ -99,10 +100,15 @@ def burn(ctx: dict[str, Any], cpu_seconds: float) -> float:
     return time.monotonic() - started_at
 
 
-async def exhaust_memory(ctx: dict[str, Any], ledger: str, times: int = 1) -> None:
-    """Take memory until the kernel ends the container; begun more often than told, just finish."""
+async def exhaust_memory(
+    ctx: dict[str, Any], ledger: str, times: int = 1, whole_container: bool = False
+) -> None:
+    """Take memory until the kernel ends this process, or all of the container; begun more often than told, just finish."""
     await record(ctx, ledger, "started")
     if await count_starts(ctx, ledger) <= times:
+        if whole_container:
+            # The kernel takes the first process of the container then, although it is small, and with it all others.
+            FIRST_PROCESS_SCORE.write_text("1000")
         while True:
             hoard.append(b"\x01" * HOARD_STEP_BYTES)
             await asyncio.sleep(0.01)  # heartbeats go on until the end
@@ -143,9 +149,17 @@ async def what_am_i(ctx: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def ask_cluster(ctx: dict[str, Any], path: str, method: str = "GET") -> int | str:
+def ask_cluster(
+    ctx: dict[str, Any], path: str, method: str = "GET", body: dict[str, Any] | None = None
+) -> int | str:
     """Try the Kubernetes API with what lies in this pod; returns the status, or why there was no answer."""
-    request = urllib.request.Request(f"https://kubernetes.default.svc{path}", method=method)
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    request = urllib.request.Request(
+        f"https://kubernetes.default.svc{path}",
+        method=method,
+        headers={"Content-Type": kind},
+        data=None if body is None else json.dumps(body).encode(),
+    )
     if (SERVICE_ACCOUNT / "token").exists():
         request.add_header("Authorization", f"Bearer {(SERVICE_ACCOUNT / 'token').read_text()}")
     # A pod without a token has no certificate of the cluster either, and whom it asks is not the question.
