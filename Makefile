@@ -13,7 +13,7 @@ PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static fmt lock bench bench-operator bench-faults bench-flow chaos soak soak-nightly audit nightly images images-test sbom e2e kind-test
+.PHONY: help demo test check static fmt lock bench bench-operator bench-faults bench-flow chaos soak soak-nightly audit nightly images images-test sbom release e2e kind-test
 .PHONY: cluster-build cluster-up cluster-down chart-docs dashboard-screenshots clean
 
 help: ## Show this list
@@ -84,6 +84,7 @@ verify: $(VENV)/.ready ## Fail when a generated file differs from the code that 
 	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
 	@$(BIN)/python tests/chart/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
 	    { echo "make: the pools in $(VALUES_SCHEMA) differ from $(CRD). Run make crd and commit what it writes." >&2; exit 1; }
+	@$(SUPPORT)/chart_package.py
 
 fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format .
@@ -138,6 +139,10 @@ images-test: $(VENV)/.ready ## Build the images and run them locked down (starts
 
 sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
 	@$(SUPPORT)/image_bundle.py --sbom dist
+
+# Refuses a changed tree and a version without its section in CHANGELOG.md; ARGS="--snapshot" makes files to try out.
+release: $(VENV)/.ready ## Make wheel, sdist, chart, images, inventories, provenance and checksums in dist/
+	@$(SUPPORT)/release.py $(ARGS)
 
 RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support

@@ -1,0 +1,139 @@
+"""The archive of the chart, and the version that it has to have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chart_package import (
+    CHART,
+    ChartDiffers,
+    chart_version,
+    check_chart,
+    find_helm,
+    package_chart,
+    read_archive,
+)
+from rrq.version import __version__
+
+EPOCH = 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("1.0.0", "1.0.0"),
+        ("1.0.0.dev0", "1.0.0-dev.0"),
+        ("1.2.0a1", "1.2.0-alpha.1"),
+        ("1.2.0b2", "1.2.0-beta.2"),
+        ("1.2.0rc10", "1.2.0-rc.10"),
+    ],
+)
+def test_the_version_of_the_package_has_one_spelling_for_charts(version: str, expected: str) -> None:
+    assert chart_version(version) == expected
+
+
+@pytest.mark.parametrize(
+    "version", ["1.0", "1.0.0.post1", "1.0.0+local", "1.0.0-rc1", "1.0.0rc1.dev2", "next"]
+)
+def test_a_version_that_charts_cannot_have_is_refused(version: str) -> None:
+    with pytest.raises(ChartDiffers, match=r"1\.0\.0rc1"):
+        chart_version(version)
+
+
+def test_the_chart_of_the_project_has_the_version_of_the_package() -> None:
+    check_chart()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(CHART, tmp_path / "rrq"))
+
+
+@pytest.mark.parametrize("field", ["version", "appVersion"])
+def test_another_version_in_the_chart_is_found_and_named(copy: Path, field: str) -> None:
+    file = copy / "Chart.yaml"
+    described = yaml.safe_load(file.read_text())
+    right = described[field]
+    file.write_text(yaml.safe_dump({**described, field: "9.9.9"}))
+    with pytest.raises(ChartDiffers) as refused:
+        check_chart(copy)
+    assert f"{field}: 9.9.9" in str(refused.value)
+    assert f"Write {field}: {right} there" in str(refused.value)
+
+
+def test_make_verify_ends_with_an_error_where_the_chart_is_of_another_version(tmp_path: Path) -> None:
+    root = CHART.parents[1]
+    recipe = subprocess.run(
+        ["make", "-n", "verify"], cwd=root, check=True, capture_output=True, text=True
+    ).stdout
+    assert "tests/support/chart_package.py" in recipe
+
+    script = tmp_path / "tests" / "support" / "chart_package.py"
+    script.parent.mkdir(parents=True)
+    shutil.copy(root / "tests" / "support" / "chart_package.py", script)
+    chart = tmp_path / "charts" / "rrq" / "Chart.yaml"
+    chart.parent.mkdir(parents=True)
+    path = os.pathsep.join(str(root / folder) for folder in ("tests/support", "tests/e2e/cluster"))
+
+    def verify(text: str) -> subprocess.CompletedProcess[str]:
+        chart.write_text(text)
+        return subprocess.run(
+            [sys.executable, script],
+            env={**os.environ, "PYTHONPATH": path}, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+
+    ours = (CHART / "Chart.yaml").read_text()
+    assert verify(ours).returncode == 0
+    refused = verify(ours.replace(f"appVersion: {__version__}", "appVersion: 9.9.9"))
+    assert refused.returncode == 1
+    assert f"Write appVersion: {__version__} there" in refused.stderr
+
+
+def test_the_archive_has_every_file_of_the_chart_and_nothing_else(copy: Path, tmp_path: Path) -> None:
+    (copy / "templates" / "old.yaml.orig").write_text("left by a merge")
+    archive = package_chart(tmp_path, EPOCH, helm=None, folder=copy)
+    assert archive.name == f"rrq-{chart_version(__version__)}.tgz"
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=CHART, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    packed = read_archive(archive)
+    assert sorted(packed) == sorted(tracked)
+    assert packed == {name: (CHART / name).read_bytes() for name in tracked}
+
+
+def test_the_archive_has_the_same_bytes_when_it_is_made_again(tmp_path: Path) -> None:
+    first, second = (package_chart(made, EPOCH, helm=None) for made in make_folders(tmp_path))
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.slow
+def test_helm_takes_the_archive_and_packs_the_same_one(tmp_path: Path) -> None:
+    helm = find_helm(os.environ)
+    if helm is None:
+        pytest.skip("helm is missing: run `make cluster-build` first, or install it")
+    ours, with_helm = make_folders(tmp_path)
+    archive = package_chart(ours, EPOCH, helm=None)
+    assert package_chart(with_helm, EPOCH, helm=helm).read_bytes() == archive.read_bytes()
+    shown = subprocess.run(
+        [helm, "show", "chart", archive], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert yaml.safe_load(shown)["appVersion"] == __version__
+    rendered = subprocess.run(
+        [helm, "template", "rrq", archive], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert f"image: rrq-operator:{__version__}" in rendered
+
+
+def make_folders(above: Path) -> tuple[Path, Path]:
+    folders = above / "first", above / "second"
+    for folder in folders:
+        folder.mkdir()
+    return folders

@@ -1,0 +1,246 @@
+"""`make release`: what it makes can be installed, traced and made again; what must not be released is refused."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provenance
+import release
+from release import CannotRelease, Tree, build_distributions, make_release, refuse_unfit, refuse_wrong_tag
+from rrq.version import __version__
+
+ROOT = Path(__file__).parents[2]
+EPOCH = 1_700_000_000
+CLEAN = Tree("a" * 40, EPOCH, ())
+CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-11-18\n\n- Something.\n"
+
+
+def test_a_clean_tree_with_its_section_in_the_changelog_may_be_released() -> None:
+    refuse_unfit(CLEAN, CHANGELOG, "1.2.0")
+
+
+def test_a_changed_tree_is_refused_and_the_change_is_named() -> None:
+    with pytest.raises(CannotRelease) as refused:
+        refuse_unfit(Tree("a" * 40, EPOCH, [" M worker/rrq/client.py"]), CHANGELOG, "1.2.0")
+    assert "worker/rrq/client.py" in str(refused.value)
+    assert "--snapshot" in str(refused.value)
+
+
+@pytest.mark.parametrize("version", ["1.2.0rc1", "1.2", "1.20.0", "2.0.0"])
+def test_a_version_without_its_section_in_the_changelog_is_refused(version: str) -> None:
+    with pytest.raises(CannotRelease, match=re.escape(f"no section for version {version} ")):
+        refuse_unfit(CLEAN, CHANGELOG, version)
+
+
+def test_a_tag_of_another_version_is_refused() -> None:
+    refuse_wrong_tag("v1.2.0", "1.2.0")
+    refuse_wrong_tag(None, "1.2.0")
+    with pytest.raises(CannotRelease, match=r"tag is v1\.2\.1, but .* is 1\.2\.0"):
+        refuse_wrong_tag("v1.2.1", "1.2.0")
+
+
+def test_the_command_says_why_it_refuses_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "dist"
+    assert release.main(["--tag", "v0.0.1", "--folder", str(made)]) == 1
+    assert "no release. The tag is v0.0.1" in capsys.readouterr().err
+    assert not made.exists()
+
+
+def test_what_git_knows_of_a_tree_is_read(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    with pytest.raises(CannotRelease, match="no clone with a commit"):
+        release.read_tree(tmp_path)
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "Begin")
+    clean = release.read_tree(tmp_path)
+    assert (clean.revision, clean.changes) == (git("rev-parse", "HEAD"), [])
+    (tmp_path / "file").write_text("two")
+    (tmp_path / "new").touch()
+    assert release.read_tree(tmp_path).changes == [" M file", "?? new"]
+
+
+def build_statement(files: list[Path], environment: dict[str, str]) -> dict[str, Any]:
+    moment = datetime(2026, 11, 18, 6, 30, tzinfo=UTC)
+    build = provenance.Build("1.2.0", "a" * 40, False, moment, moment, {"requirements/dev.lock": "b" * 64})
+    return provenance.build_statement(files, build, environment)
+
+
+def test_the_builder_is_who_the_environment_names(tmp_path: Path) -> None:
+    named = {
+        "RRQ_BUILDER_ID": "https://example.org/ci",
+        "RRQ_BUILD_INVOCATION": "https://example.org/runs/7",
+        "RRQ_SOURCE_URI": "git+https://example.org/rrq",
+    }
+    predicate = build_statement([], named)["predicate"]
+    assert predicate["runDetails"]["builder"] == {"id": "https://example.org/ci"}
+    assert predicate["runDetails"]["metadata"]["invocationId"] == "https://example.org/runs/7"
+    source, lock = predicate["buildDefinition"]["resolvedDependencies"]
+    assert source == {"uri": "git+https://example.org/rrq", "digest": {"gitCommit": "a" * 40}}
+    assert lock == {"name": "requirements/dev.lock", "digest": {"sha256": "b" * 64}}
+
+
+def test_without_a_named_builder_nobody_in_particular_built_it() -> None:
+    details = build_statement([], {})["predicate"]["runDetails"]
+    assert details["builder"] == {"id": provenance.UNKNOWN_BUILDER}
+    assert details["metadata"] == {"startedOn": "2026-11-18T06:30:00Z", "finishedOn": "2026-11-18T06:30:00Z"}
+
+
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    return release.read_tree(ROOT)
+
+
+@pytest.fixture(scope="module")
+def made(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot of this tree, without images."""
+    folder = tmp_path_factory.mktemp("dist")
+    make_release(folder, tree, is_snapshot=True, with_images=False)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_release_has_all_its_parts(made: Path) -> None:
+    names = {file.name for file in made.iterdir()}
+    wheel, sdist = f"rrq-{__version__}-py3-none-any.whl", f"rrq-{__version__}.tar.gz"
+    documents = {f"rrq-{__version__}.cdx.json", f"rrq-{__version__}.intoto.json", "SHA256SUMS"}
+    assert {wheel, sdist} | documents <= names
+    (chart,) = names - {wheel, sdist} - documents
+    assert chart.endswith(".tgz")
+
+
+@pytest.mark.slow
+def test_provenance_and_checksums_are_those_of_the_files(made: Path, tree: Tree) -> None:
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made, check=True, capture_output=True
+    )
+    summed = {line.split("  ")[1] for line in (made / "SHA256SUMS").read_text().splitlines()}
+    assert summed | {"SHA256SUMS"} == {file.name for file in made.iterdir()}
+
+    (file,) = made.glob("*.intoto.json")
+    statement = json.loads(file.read_text())
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    subjects = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
+    assert subjects == {name: provenance.file_digest(made / name) for name in summed - {file.name}}
+    definition = statement["predicate"]["buildDefinition"]
+    assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": tree.revision}
+    assert definition["externalParameters"]["snapshot"] is True
+
+
+@pytest.mark.slow
+def test_the_files_of_an_earlier_release_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "rrq-0.9.0-py3-none-any.whl").touch()
+    (tmp_path / "soak.md").touch()
+    (tmp_path / "rrq-worker.cdx.json").touch()  # of `make sbom`
+    make_release(tmp_path, release.read_tree(ROOT), is_snapshot=True, with_images=False)
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {"soak.md", "rrq-worker.cdx.json"} <= names
+    assert "rrq-0.9.0-py3-none-any.whl" not in names
+    assert "soak.md" not in (tmp_path / "SHA256SUMS").read_text()
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Install a wheel beside exactly what requirements/worker.lock names, and return where the programs are.
+
+    The locked packages are links to those of this environment, so that no index is needed.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    lock = (ROOT / "requirements" / "worker.lock").read_text()
+    for name in re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE):
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another Python or system; `pip check` tells if it is for this one
+        for top in {
+            file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            (packages / top).symlink_to(str(distribution.locate_file(top)))
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin" / "python"),
+        "--disable-pip-version-check",
+    ]
+    for command in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
+        done = subprocess.run([*pip, *command], check=False, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_where_nothing_but_its_locked_dependencies_is(made: Path, tmp_path: Path) -> None:
+    (wheel,) = made.glob("*.whl")
+    programs = install(wheel, tmp_path / "empty")
+    elsewhere = {**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [programs / command[0], *command[1:]],
+            cwd=tmp_path, env=elsewhere, check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert run("rrq", "--version").strip().endswith(__version__)
+    assert str(tmp_path) in run("python", "-c", "import rrq; print(rrq.__file__)"), (
+        "not the one of this clone"
+    )
+    assert "--num-workers" in run("rrq", "worker", "run", "--help")
+
+
+@pytest.mark.slow
+def test_everything_in_the_two_packages_is_in_the_wheel(made: Path) -> None:
+    (wheel,) = made.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "worker/rrq", "operator/rrq_operator"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert packed == {name.partition("/")[2] for name in tracked if (ROOT / name).exists()}
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_have_the_same_bytes_when_they_are_made_again(tmp_path: Path) -> None:
+    digests = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        files = build_distributions(ROOT, tmp_path / name, EPOCH)
+        digests.append({file.name: provenance.file_digest(file) for file in files})
+    assert len(digests[0]) == 2
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_the_sdist_is_enough_to_build_the_same_wheel(made: Path, tree: Tree, tmp_path: Path) -> None:
+    (sdist,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or tree.committed_at)
+    (tmp_path / "out").mkdir()
+    again = build_distributions(tmp_path / f"rrq-{__version__}", tmp_path / "out", epoch)
+    assert provenance.file_digest(wheel) in [provenance.file_digest(file) for file in again]
