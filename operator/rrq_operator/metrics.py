@@ -83,9 +83,13 @@ class Metrics:
         )
         self.is_leader = Gauge("rrq_operator_is_leader", "1 while this replica acts.", registry=self.registry)
         self.pools = Gauge("rrq_operator_pools", "Pools that are looked after.", registry=self.registry)
-        Gauge("rrq_operator_build_info", "Always 1.", ("version",), registry=self.registry).labels(
-            __version__
-        ).set(1)
+        build = Gauge(
+            "rrq_operator_build_info",
+            "The version of the operator, as a label; always 1.",
+            ("version",),
+            registry=self.registry,
+        )
+        build.labels(__version__).set(1)
 
     def count_calls(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
         """Export how often the operator has called others: it should not depend on the number of idle pools."""
@@ -141,8 +145,8 @@ class Metrics:
 
 class _Calls(Collector):
     def __init__(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
-        self._read = {"api": read_api_calls, "redis": read_redis_calls}
+        self._read = {"api": ("the Kubernetes API", read_api_calls), "redis": ("any Redis", read_redis_calls)}
 
     def collect(self) -> Iterator[Metric]:
-        for name, read in self._read.items():
-            yield CounterMetricFamily(f"rrq_operator_{name}_calls", f"Calls to {name}.", value=read())
+        for name, (called, read) in self._read.items():
+            yield CounterMetricFamily(f"rrq_operator_{name}_calls", f"Calls to {called}.", value=read())

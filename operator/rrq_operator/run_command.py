@@ -22,7 +22,13 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     envvar="POD_NAMESPACE",
     help="Where the Lease of the leader is. Default: the namespace of the pod. [env: POD_NAMESPACE]",
 )
-@click.option("--lease-name", default="rrq-operator", envvar="RRQ_OPERATOR_LEASE", show_default=True)
+@click.option(
+    "--lease-name",
+    default="rrq-operator",
+    envvar="RRQ_OPERATOR_LEASE",
+    show_default=True,
+    help="Name of that Lease; operators that share it take turns. [env: RRQ_OPERATOR_LEASE]",
+)
 @click.option(
     "--pod-name", default=socket.gethostname, envvar="POD_NAME", help="Names the leader in the Lease."
 )
@@ -38,13 +44,18 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     help="Serve /livez, /readyz and /metrics there. [env: RRQ_OPERATOR_HTTP]",
 )
 @click.option(
-    "--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", envvar="RRQ_LOG_FORMAT"
+    "--log-format",
+    type=click.Choice(["auto", "json", "text"]),
+    default="auto",
+    envvar="RRQ_LOG_FORMAT",
+    help="auto is text on a terminal, else JSON. [env: RRQ_LOG_FORMAT]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     default="INFO",
     envvar="RRQ_LOG_LEVEL",
+    help="The least that is worth a line. [env: RRQ_LOG_LEVEL]",
 )
 def run_command(
     namespace: str | None,

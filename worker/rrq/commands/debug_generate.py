@@ -25,17 +25,34 @@ _WORKER_REFRESH_SECONDS = 5.0
 
 
 @click.command("generate-jobs")
-@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--queue", "queues", multiple=True, help=f"May be repeated. Default: {', '.join(FAKE_QUEUES)}.")
+@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True, help="Jobs to make.")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help=f"Queue to put them into; may be repeated. Default: {', '.join(FAKE_QUEUES)}.",
+)
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice([status.value.lower() for status in FAKE_STATUSES], case_sensitive=False),
-    help="May be repeated. Default: all of them.",
+    help="What they look like; may be repeated. Default: all of them.",
 )
-@click.option("--age-hours", type=click.FloatRange(min=0), default=24, show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--age-hours",
+    type=click.FloatRange(min=0),
+    default=24,
+    show_default=True,
+    help="Hours back over which they are spread.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Jobs to write in one go.",
+)
 @settings_option
 @json_option
 def debug_generate_jobs(
@@ -76,8 +93,17 @@ def debug_generate_jobs(
 
 
 @click.command("generate-workers")
-@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--duration", "duration_seconds", type=click.IntRange(min=1), default=60, show_default=True)
+@click.option(
+    "--count", type=click.IntRange(min=1), default=5, show_default=True, help="Workers to simulate."
+)
+@click.option(
+    "--duration",
+    "duration_seconds",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Seconds for which they show signs of life.",
+)
 @settings_option
 @json_option
 def debug_generate_workers(

@@ -24,7 +24,9 @@ _TICK_SECONDS = 0.1
 @click.argument("function_name", metavar="FUNCTION")
 @args_option
 @kwargs_option
-@click.option("--queue", "queue_name", help="Default: default_queue_name of the settings.")
+@click.option(
+    "--queue", "queue_name", help="Queue to put it into. Default: default_queue_name of the settings."
+)
 @click.option("--delay", "delay_seconds", type=click.IntRange(min=0), help="Seconds until the job is due.")
 @settings_option
 @json_option
@@ -64,9 +66,28 @@ async def _submit(store: JobStore, request: JobRequest) -> Job:
 
 
 @click.command("stress-test")
-@click.option("--jobs-per-second", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--duration", "duration_seconds", type=click.IntRange(min=1), default=60, show_default=True)
-@click.option("--queues", multiple=True, default=("stress_test",), show_default=True, help="May be repeated.")
+@click.option(
+    "--jobs-per-second",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Jobs to submit in a second.",
+)
+@click.option(
+    "--duration",
+    "duration_seconds",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Seconds to go on for.",
+)
+@click.option(
+    "--queues",
+    multiple=True,
+    default=("stress_test",),
+    show_default=True,
+    help="Queue to put them into; may be repeated.",
+)
 @settings_option
 @json_option
 def debug_stress_test(

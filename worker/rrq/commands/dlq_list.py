@@ -43,7 +43,13 @@ class _Found:
 @offset_option
 @dlq_name_option
 @click.option("--raw", is_flag=True, help="Print one JSON object per job.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Jobs to read from Redis in one go.",
+)
 @max_scan_option
 @settings_option
 @json_option

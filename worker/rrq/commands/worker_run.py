@@ -59,7 +59,7 @@ BURST_IS_ALONE = (
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
     default="INFO",
     envvar="RRQ_LOG_LEVEL",
-    help="[env: RRQ_LOG_LEVEL]",
+    help="The least that is worth a line. [env: RRQ_LOG_LEVEL]",
 )
 @click.option("--log-context", is_flag=True, help="Put worker id and queues on every log line.")
 def worker_run(
