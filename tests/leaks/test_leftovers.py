@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
 }
 # What stays for ever, and how large it may get however many jobs there were.
 LASTING_KEYS = {
-    "rrq:guard": 4,  # one field per thing to remember
+    "rrq:guard": 5,  # one field per thing to remember
     "rrq:counters": 5,  # one per outcome, and the reaped
     "rrq:recent": 1_100,  # the last thousand that ended; cut back when it is a hundred longer
     "rrq:active:queues": 2,  # one per queue; gone a day after its last worker

@@ -26,6 +26,8 @@ class Guard:
     last_beat_ms: int | None = None
     reap_not_before_ms: int = 0
     claim_not_before_ms: int = 0
+    restarted_ms: int | None = None
+    """What was not due by then nobody can hold; None where the clock was set back as well."""
     awaited: set[str] = field(default_factory=set)
     """Workers that have not said yet what they hold since Redis came back."""
     awaited_until_ms: int = 0
@@ -101,11 +103,13 @@ class ModelFleet(ModelQueue):
         return guard.last_beat_ms is not None and guard.claim_not_before_ms > guard.last_beat_ms
 
     def _await_owners(self) -> None:
-        """Nobody claims before those who may hold something have told so, or two renewals later."""
+        """Nobody claims what was due before those who may hold it have told so, or two renewals later."""
         guard = self.guard
         guard.awaited = set(self.leases)
         if guard.awaited:
             guard.claim_not_before_ms = guard.awaited_until_ms = self.now_ms + 2 * self.rules.renewal_ms
+            was_set_back = guard.last_beat_ms is not None and guard.last_beat_ms > self.now_ms
+            guard.restarted_ms = None if was_set_back else self.now_ms
 
     def _await_no_more(self, worker_id: str) -> None:
         guard = self.guard
@@ -113,6 +117,7 @@ class ModelFleet(ModelQueue):
             guard.awaited.discard(worker_id)
             if not guard.awaited:
                 guard.claim_not_before_ms = 0
+                guard.restarted_ms = None
 
     def _follow_clock(self) -> None:
         """A clock that was set back takes with it when leases end, parked jobs are looked at, and waiting is over."""
@@ -168,14 +173,22 @@ class ModelFleet(ModelQueue):
         count: int,
         only: Sequence[str] = (),
     ) -> tuple[ClaimCode, list[str]]:
-        """Answer a claim; refused without a living lease, in a draining pod, or just after a restart."""
+        """Answer a claim; refused without a living lease or in a draining pod.
+
+        Just after a restart only what has fallen due since is given.
+        """
         self.make_room_for = []
         if not self.is_alive(worker):
             return ClaimCode.LEASE_LOST, []
         if worker.pod_uid in self.drains:
             return ClaimCode.DRAINING, []
         if self.now_ms < self.guard.claim_not_before_ms:
-            return ClaimCode.TOO_EARLY, []
+            if only or self.is_controlled() or self.guard.restarted_ms is None:
+                return ClaimCode.TOO_EARLY, []
+            due_after_ms = self.guard.restarted_ms
+            return ClaimCode.TOO_EARLY, self.take(
+                worker.worker_id, token_base, queues, count, due_after_ms=due_after_ms
+            )
         return ClaimCode.ANSWERED, self.take(worker.worker_id, token_base, queues, count, only)
 
     def is_stale(self, holder: str, job_id: str) -> bool:

@@ -225,10 +225,10 @@ class ModelFlow:
         self.pretended.clear()
         return parked, came_back
 
-    def due_in(self, queue: str) -> Iterator[str]:
-        """What is due in a queue, in its order."""
+    def due_in(self, queue: str, due_after_ms: float = -inf) -> Iterator[str]:
+        """What is due in a queue, in its order; only what was not due by then already."""
         found = ((job.due_ms, job_id) for job_id, job in self.jobs.items() if job.queued_in == queue)
-        return (job_id for due_ms, job_id in sorted(found) if due_ms <= self.now_ms)
+        return (job_id for due_ms, job_id in sorted(found) if due_after_ms < due_ms <= self.now_ms)
 
     # The end of a start
 

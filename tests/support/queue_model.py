@@ -13,6 +13,7 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 from flow_model import ModelFlow
@@ -122,6 +123,7 @@ class Claiming:
     token_base: str
     wanted: int
     is_named: bool
+    due_after_ms: float
     taken: list[str] = field(default_factory=list)
 
     def is_full(self) -> bool:
@@ -321,10 +323,16 @@ class ModelQueue(ModelFlow):
     # Claiming
 
     def take(
-        self, worker_id: str, token_base: str, queues: Iterable[str], count: int, only: Sequence[str] = ()
+        self,
+        worker_id: str,
+        token_base: str,
+        queues: Iterable[str],
+        count: int,
+        only: Sequence[str] = (),
+        due_after_ms: float = -inf,
     ) -> list[str]:
         """Hand jobs to a worker, those due or those named, as far as pauses and limits let them start."""
-        claiming = Claiming(worker_id, token_base, count, bool(only))
+        claiming = Claiming(worker_id, token_base, count, bool(only), due_after_ms)
         self.make_room_for = []
         self.admit_parked()
         for name in queues:
@@ -345,7 +353,7 @@ class ModelQueue(ModelFlow):
         is_over = False
         while not is_over and len(claiming.taken) < min(claiming.wanted, most):
             size = int(min(claiming.wanted, most)) - len(claiming.taken)
-            page = list(islice(self.due_in(name), left, left + size))
+            page = list(islice(self.due_in(name, claiming.due_after_ms), left, left + size))
             is_over = len(page) < size
             for job_id in page:
                 if len(claiming.taken) >= min(claiming.wanted, most):
@@ -354,7 +362,7 @@ class ModelQueue(ModelFlow):
                 left += verdict == "left"
                 is_over = is_over and verdict != "passed on"
         if self.make_room_for:
-            for neighbour in list(islice(self.due_in(name), left, left + _NEIGHBOURS)):
+            for neighbour in list(islice(self.due_in(name, claiming.due_after_ms), left, left + _NEIGHBOURS)):
                 if self.jobs[neighbour].is_suspect:
                     self._reserve(neighbour, claiming.worker_id)
 

@@ -132,7 +132,7 @@ async def let_the_fleet_beat(store: JobStore) -> None:
     """Leave no sign of an outage: somebody beat just now, and nothing is put off."""
     guard = store.keys.guard
     await ask(store, "HSET", guard, "last_beat_ms", await now_ms(store))
-    await ask(store, "HDEL", guard, "reap_not_before_ms", "claim_not_before_ms")
+    await ask(store, "HDEL", guard, "reap_not_before_ms", "claim_not_before_ms", "restarted_ms")
 
 
 def done(job: ClaimedJob, result: Any = None, ttl: int = 3600) -> Outcome:

@@ -13,6 +13,7 @@ from queue_steps import (
     SteppedWorker,
     ask,
     dead_letters,
+    done,
     due_score,
     end_lease,
     enqueue,
@@ -27,6 +28,7 @@ from queue_steps import (
     tokens,
     ttl_seconds,
 )
+from rrq.flow import Limit
 from rrq.messages import ClaimCode, DeathCertificate, LeaseState
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -311,6 +313,54 @@ async def test_claims_are_answered_after_a_restart_when_nobody_is_missing(
     assert claim.code is ClaimCode.ANSWERED
     assert len(claim.jobs) == 1
     assert not await ask(store, "EXISTS", store.keys.awaited)
+
+
+async def test_what_falls_due_after_a_restart_need_not_wait_for_those_who_are_missing(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await start_worker(store, "other")
+    await enqueue(store, "due before")
+    await ask(store, "HSET", store.keys.guard, "run_id", "of-the-server-before")
+    await worker.beat()
+    await has_come_back(worker)
+    until_ms = int(await ask(store, "HGET", store.keys.guard, "claim_not_before_ms"))
+    assert await now_ms(store) < until_ms
+    await enqueue(store, "due since")
+    claim = await worker.claim(wait_ms=60_000)
+    assert (claim.code, ids(claim.jobs)) == (ClaimCode.TOO_EARLY, ["due since"])
+    assert claim.next_due_ms == until_ms
+    assert not claim.more_due, "nothing else may be had now"
+    assert not await ask(store, "EXISTS", store.keys.waiting_key(QUEUE)), "who polls takes no wake-up"
+    await worker.finish(done(claim.jobs[0]))
+    # Not by its name either.
+    assert (await worker.claim(job_ids=["due before"])).jobs == []
+    await ask(store, "HSET", store.keys.guard, "claim_not_before_ms", await now_ms(store) - 1)
+    assert ids(await worker.take()) == ["due before"]
+
+
+async def test_where_limits_hold_everything_waits_after_a_restart(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await start_worker(store, "other")
+    await store.set_limit("function:work", Limit(concurrency=1))
+    await ask(store, "HSET", store.keys.guard, "run_id", "of-the-server-before")
+    await worker.beat()
+    await has_come_back(worker)
+    await enqueue(store, "due since")
+    claim = await worker.claim()
+    assert (claim.code, claim.jobs) == (ClaimCode.TOO_EARLY, []), "the other one may have the only slot"
+
+
+async def test_after_a_restart_with_a_clock_set_back_everything_waits(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await start_worker(store, "other")
+    await ask(store, "HSET", store.keys.guard, "run_id", "of-the-server-before")
+    await ask(store, "HSET", store.keys.guard, "last_beat_ms", await now_ms(store) + 60_000)
+    await worker.beat()
+    await enqueue(store, "due since")
+    claim = await worker.claim()
+    assert (claim.code, claim.jobs) == (ClaimCode.TOO_EARLY, []), "by the clock before it may have been due"
 
 
 @pytest.mark.parametrize(

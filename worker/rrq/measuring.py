@@ -8,7 +8,7 @@ from rrq.registry import JobRegistry
 
 def measure_claim(meter: Meter, claim: Claim) -> None:
     """Count an answered claim and how long its jobs have waited."""
-    if claim.code is not ClaimCode.ANSWERED:
+    if claim.code is not ClaimCode.ANSWERED and not claim.jobs:
         meter.count("rrq_claims_total", "refused")
         return
     meter.count("rrq_claims_total", "jobs" if claim.jobs else "empty")

@@ -65,6 +65,7 @@ class ClaimCode(IntEnum):
     ANSWERED = 1
     DRAINING = 2
     TOO_EARLY = 3
+    """Just after a restart of Redis: there may be jobs, but what was due by then waits."""
     PAUSED = 4
 
 

@@ -57,6 +57,11 @@ BROKEN_SCRIPTS = {
         "and claim_again(",
         "and false and claim_again(",
     ),
+    "what may be in hand is given away after a restart": (
+        "claim_jobs",
+        "code, lowest = 3, '(' .. digits(restarted_ms)",
+        "code = 3",
+    ),
     "a crash in company is blamed": ("reap_workers", "if not was_alone then return false end", ""),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n  end", "end"),
     "an expiry outlives its job": (

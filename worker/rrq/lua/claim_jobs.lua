@@ -12,8 +12,8 @@
 --          14… ids to claim, due or not, instead of what is due
 -- Returns  {code, now ms, next due ms or -1, more due left 0/1, ids of suspects to make room for,
 --           ids without a job, ids of jobs and keys of queues of the wrong type, jobs}
---          code: 1 answered   0 lease lost   2 pod drains   3 too early after a restart of Redis
---                4 its pool is paused
+--          code: 1 answered   0 lease lost   2 pod drains   4 its pool is paused
+--                3 just after a restart of Redis: answered for what has fallen due since, the rest waits
 --          job:  {id, index of its queue, due score, token before, claim fields…}
 local leases, active, record, guard, drain = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker_id, incarnation, token_base = ARGV[2], ARGV[3], ARGV[4]
@@ -44,6 +44,8 @@ if is_limited then fields_read[LIMIT_KEY_FIELD] = 'limit_key' end
 
 local jobs, missing, unreadable, make_room_for = {}, {}, {}, {}
 local next_due_ms, more_due = -1, 0
+-- What a claim is answered with, and the lowest score it takes.
+local code, lowest = 1, '-inf'
 local function answer(code)
   return {code, now_ms, next_due_ms, more_due, make_room_for, missing, unreadable, jobs}
 end
@@ -60,7 +62,10 @@ if incarnation ~= '' then
   local not_before_ms = tonumber(sure('HGET', guard, 'claim_not_before_ms') or '')
   if not_before_ms and now_ms < not_before_ms then
     next_due_ms = not_before_ms
-    return answer(3)
+    local restarted_ms = tonumber(redis.call('HGET', guard, 'restarted_ms') or '')
+    -- A job that was not due then is nobody's. But forgotten claims have left their slots, and a limit must hold.
+    if is_named or is_limited or not restarted_ms then return answer(3) end
+    code, lowest = 3, '(' .. digits(restarted_ms)
   end
   if is_limited and pool ~= '' and flow().is_held('pool:' .. pool) then return answer(4) end
 end
@@ -126,7 +131,7 @@ local function may_take_suspect(id, job, score)
 end
 
 local function reserve_neighbours(queue, skipped)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', now_ms, 'LIMIT', skipped, NEIGHBOURS)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, lowest, now_ms, 'LIMIT', skipped, NEIGHBOURS)) do
     local job = prefix .. 'job:' .. id
     if type(redis.pcall('HGET', job, 'suspect')) == 'string' then reserve(id, job) end
   end
@@ -248,7 +253,7 @@ local function claim_due(q, share)
     end
     -- unpack and the Lua stack bear a few thousand entries; a page stays well below.
     local size = math.min(math.min(wanted, most) - #jobs, 500)
-    local page = redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'WITHSCORES', 'LIMIT', skipped, size)
+    local page = redis.call('ZRANGEBYSCORE', KEYS[q], lowest, now_ms, 'WITHSCORES', 'LIMIT', skipped, size)
     local passed_on_before = passed_on
     skipped = skipped + claim_page(page, q, most)
     -- What came back in the place of a parked job may be in front of what has been looked at.
@@ -291,7 +296,7 @@ local function shares_by_weight(queues)
   local furthest_behind = math.huge
   for _, q in ipairs(queues) do
     shares[q] = 0
-    due[q] = math.min(room_of(q), redis.call('ZCOUNT', KEYS[q], '-inf', now_ms))
+    due[q] = math.min(room_of(q), redis.call('ZCOUNT', KEYS[q], lowest, now_ms))
     if due[q] > 0 then furthest_behind = math.min(furthest_behind, passes[q]) end
   end
   for q, pass in pairs(passes) do passes[q] = math.max(pass, furthest_behind) - furthest_behind end
@@ -350,7 +355,7 @@ else
       if #jobs < wanted then claim_due(q, room) end
       if #jobs >= wanted then
         if more_due == 0
-          and #redis.call('ZRANGEBYSCORE', KEYS[q], '-inf', now_ms, 'LIMIT', skipped_in[q] or 0, 1) == 1 then
+          and #redis.call('ZRANGEBYSCORE', KEYS[q], lowest, now_ms, 'LIMIT', skipped_in[q] or 0, 1) == 1 then
           more_due = 1
           wake(KEYS[q], 1)
         end
@@ -368,8 +373,9 @@ if #jobs > 0 then count_starts() end
 -- It may have come into a queue that had been passed by then.
 if passed_on > 0 and #jobs < wanted then more_due = 1 end
 
--- Announcing the wait in the same step as finding too little leaves no gap for a job to slip through.
-if #jobs < wanted and wait_ms > 0 then
+-- Announcing the wait in the same step as finding too little leaves no gap for a job to slip through. Who has to wait
+-- for others polls, and takes no wake-up from those that may have everything.
+if #jobs < wanted and wait_ms > 0 and code == 1 then
   for q = FIRST_QUEUE, #KEYS do
     local waiting = prefix .. 'waiting:' .. KEYS[q]
     redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms)
@@ -377,4 +383,4 @@ if #jobs < wanted and wait_ms > 0 then
     redis.call('PEXPIRE', waiting, wait_ms + 60000)
   end
 end
-return answer(1)
+return answer(code)

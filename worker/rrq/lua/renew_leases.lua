@@ -14,14 +14,17 @@ local letters = {ARGV[4], tonumber(ARGV[5])}
 local FIRST, FIELDS_PER_WORKER = 5, 8
 
 -- A restart or a fail-over may have forgotten claims, and those jobs would be given to others while they run. So
--- nobody claims until everybody who had a lease has said what is in hand; for the dead nobody waits longer than this.
-local function await_owners()
+-- nobody claims what was due by then until everybody who had a lease has said what is in hand; for the dead nobody
+-- waits longer than this.
+local function await_owners(last_beat_ms)
   local until_ms, owners = now_ms + 2 * renewal_ms, redis.call('ZRANGE', leases, 0, -1)
   redis.call('DEL', AWAITED)
   if #owners == 0 then return end
   for _, id in ipairs(owners) do redis.call('SADD', AWAITED, id) end
   redis.call('PEXPIRE', AWAITED, 2 * renewal_ms)
-  redis.call('HSET', guard, 'claim_not_before_ms', until_ms)
+  redis.call('HSET', guard, 'claim_not_before_ms', until_ms, 'restarted_ms', digits(now_ms))
+  -- By a clock that was set back, what is not due yet may have been, and be in hand.
+  if last_beat_ms and last_beat_ms > now_ms then redis.call('HDEL', guard, 'restarted_ms') end
 end
 
 local state = read_guard(guard)
@@ -36,7 +39,9 @@ local has_restarted = state.run_id and run_id ~= state.run_id
 if has_restarted or beats_have_stopped(state, lease_ms) then
   put_off_reaping(guard, state, lease_ms)
   -- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.
-  if has_restarted or state.claim_not_before_ms > (state.last_beat_ms or now_ms) then await_owners() end
+  if has_restarted or state.claim_not_before_ms > (state.last_beat_ms or now_ms) then
+    await_owners(state.last_beat_ms)
+  end
 end
 -- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
 local latest_ms = now_ms + math.max(lease_ms, 3600000)

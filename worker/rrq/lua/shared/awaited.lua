@@ -4,6 +4,6 @@ local AWAITED = prefix .. 'workers:awaited'
 -- It has said what it holds, or is gone. After the last one claims are answered again.
 local function await_no_more(id)
   if sure('SREM', AWAITED, id) == 1 and redis.call('EXISTS', AWAITED) == 0 then
-    sure('HDEL', prefix .. 'guard', 'claim_not_before_ms')
+    sure('HDEL', prefix .. 'guard', 'claim_not_before_ms', 'restarted_ms')
   end
 end
