@@ -1,0 +1,131 @@
+"""What runs on GitHub: every `make` target it calls is there, and no job may do more than it has to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# Who may write what; everything else is read, or not there.
+WRITERS = {
+    ("release.yml", "build"): {"id-token", "attestations"},
+    ("release.yml", "package"): {"id-token"},
+    ("release.yml", "images"): {"packages", "id-token", "attestations"},
+    ("release.yml", "chart"): {"packages"},
+    ("release.yml", "page"): {"contents"},
+}
+MAJOR_VERSION = re.compile(r"[\w.-]+/[\w./-]+@(v\d+|release/v\d+)")
+MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)")
+
+each_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+
+
+def read(file: Path) -> dict[Any, Any]:
+    workflow = yaml.safe_load(file.read_text())
+    assert isinstance(workflow, dict)
+    return workflow
+
+
+def steps_of(file: Path) -> list[dict[str, Any]]:
+    return [step for job in read(file)["jobs"].values() for step in job.get("steps", ())]
+
+
+def scripts_of(file: Path) -> list[str]:
+    return [step["run"] for step in steps_of(file) if "run" in step]
+
+
+def find_targets() -> set[str]:
+    """Return what the Makefile can make, told by make itself."""
+    database = subprocess.run(
+        ["make", "--print-data-base", "--question", "--no-builtin-rules", "help"],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    return set(re.findall(r"^([a-z][a-z0-9-]*):", database, re.MULTILINE))
+
+
+def test_changes_nights_and_releases_have_a_workflow() -> None:
+    assert [file.stem for file in WORKFLOWS] == ["nightly", "release", "test"]
+    called = {file.stem: MAKE.findall("\n".join(scripts_of(file))) for file in WORKFLOWS}
+    assert called == {"nightly": ["nightly", "chaos", "kind-test"], "release": ["release"], "test": ["test"]}
+
+
+@each_workflow
+def test_every_make_target_is_one_of_the_makefile(file: Path) -> None:
+    assert set(MAKE.findall("\n".join(scripts_of(file)))) <= find_targets()
+
+
+def test_a_target_that_is_not_there_would_be_found() -> None:
+    targets = find_targets()
+    assert {"test", "release", "nightly"} <= targets
+    assert "no-such-target" not in targets
+
+
+@each_workflow
+def test_a_workflow_may_only_read_unless_a_job_says_what_it_writes(file: Path) -> None:
+    workflow = read(file)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        allowed = job.get("permissions", {})
+        assert isinstance(allowed, dict), f"{name}: permissions are listed one by one"
+        written = {scope for scope, right in allowed.items() if right != "read"}
+        assert written == WRITERS.get((file.name, name), set()), name
+
+
+@each_workflow
+def test_every_action_is_pinned_to_a_major_version(file: Path) -> None:
+    used = [step["uses"] for step in steps_of(file) if "uses" in step]
+    assert used
+    assert [name for name in used if not MAJOR_VERSION.fullmatch(name)] == []
+
+
+@each_workflow
+def test_a_checkout_leaves_no_token_behind(file: Path) -> None:
+    checkouts = [step for step in steps_of(file) if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+@each_workflow
+def test_no_job_hangs_for_hours(file: Path) -> None:
+    for name, job in read(file)["jobs"].items():
+        if "uses" not in job:  # else the workflow that is called says so
+            assert 0 < job["timeout-minutes"] <= 120, name
+
+
+@each_workflow
+def test_scripts_are_shell_and_take_what_others_wrote_from_variables_only(file: Path) -> None:
+    scripts = scripts_of(file)
+    assert scripts
+    for script in scripts:
+        # Put into the text of a script, the name of a branch or a tag would be run.
+        assert "${{" not in script
+        checked = subprocess.run(["bash", "-n"], input=script, check=False, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_what_is_published_is_what_was_tested_and_built_once() -> None:
+    jobs = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
+    assert jobs["test"]["uses"] == "./.github/workflows/test.yml"
+    assert jobs["build"]["needs"] == "test"
+    publishing = {"package", "images", "chart", "page"}
+    assert jobs.keys() == {"test", "build"} | publishing
+    for name in publishing:
+        first = jobs[name]["steps"][0]
+        assert first["uses"].startswith("actions/download-artifact@"), f"{name} takes the files of the build"
+
+
+def test_only_a_tag_of_a_version_makes_a_release() -> None:
+    workflow = read(ROOT / ".github" / "workflows" / "release.yml")
+    triggers = workflow[True]  # YAML 1.1 takes the word `on` for that
+    assert triggers == {"push": {"tags": ["v*"]}}
+    (made,) = [
+        script for script in scripts_of(ROOT / ".github" / "workflows" / "release.yml") if "make " in script
+    ]
+    assert "--tag $GITHUB_REF_NAME" in made
+    assert "--snapshot" not in made
