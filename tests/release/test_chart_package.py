@@ -127,9 +127,13 @@ def test_helm_takes_the_archive_and_packs_the_same_one(tmp_path: Path) -> None:
     ).stdout
     assert yaml.safe_load(shown)["appVersion"] == __version__
     rendered = subprocess.run(
-        [helm, "template", "rrq", archive], check=True, capture_output=True, text=True, timeout=60
+        [helm, "template", "rrq", archive, "--kube-version", "1.34"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     ).stdout
-    assert f"image: rrq-operator:{__version__}" in rendered
+    assert f'image: "rrq-operator:{__version__}"' in rendered
 
 
 def make_folders(above: Path) -> tuple[Path, Path]:
