@@ -12,7 +12,7 @@ from certificates import make_certificates
 from fleet import all_done, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.connection import mask_dsn
+from rrq.connection import REDIS_ERRORS, mask_dsn
 from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.registry import JobRegistry
@@ -181,6 +181,37 @@ async def _join(nodes: list[EmbeddedRedis]) -> None:
     await eventually(is_ok, 20, "the cluster did not form")
     for store in stores:
         await store.aclose()
+
+
+async def test_a_node_of_a_cluster_that_is_gone_is_left_for_the_one_that_has_its_slots(
+    make_redis: Callable[..., EmbeddedRedis],
+) -> None:
+    options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+    nodes = [make_redis(extra_args=options) for _ in range(2)]
+    await _join(nodes)
+    prefix = "{shop}:"
+    asked = JobStore(RRQSettings(redis_dsn=nodes[0].dsn))
+    slot = await asked.wire.call("CLUSTER", "KEYSLOT", prefix)
+    # Known to the application is the node that has the slot after the other one is gone.
+    owner, known = nodes if slot < 8192 else nodes[::-1]
+    heir = JobStore(RRQSettings(redis_dsn=known.dsn))
+    store = JobStore(RRQSettings(redis_dsn=f"redis+cluster://127.0.0.1:{known.port}", key_prefix=prefix))
+    try:
+        await store.observe(["default"])
+        owner.kill()
+        await heir.wire.call("CLUSTER", "SETSLOT", slot, "NODE", await heir.wire.call("CLUSTER", "MYID"))
+
+        async def is_found() -> bool:
+            try:
+                await store.observe(["default"])
+            except REDIS_ERRORS as error:
+                raise AssertionError(repr(error)) from error
+            return True
+
+        await eventually(is_found, 10, "the node that is gone was asked again and again")
+    finally:
+        for opened in (asked, heir, store):
+            await opened.aclose()
 
 
 def test_a_cluster_without_a_hash_tag_is_refused() -> None:

@@ -482,9 +482,12 @@ class Wire:
             connection: Any = self._pool.make_connection()
             # Timeouts and retries are ours: redis-py's would cut blocking calls and repeat scripts.
             connection.retry = _NO_RETRY
-            if self._moved_to:
-                connection.host, connection.port = self._moved_to
+            # For one try: that node may be gone by then, and the one of the settings tells who has its slots now.
+            moved_to, self._moved_to = self._moved_to, None
+            if moved_to:
+                connection.host, connection.port = moved_to
             await _connect(connection)
+            self._moved_to = moved_to
             connection.socket_timeout = None
             if self.on_connect:
                 self.on_connect()
