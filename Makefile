@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check static fmt lock bench bench-operator bench-faults bench-flow chaos soak soak-nightly audit nightly images images-test sbom release e2e kind-test
-.PHONY: cluster-build cluster-up cluster-down chart-docs dashboard-screenshots clean
+.PHONY: cluster-build cluster-up cluster-down chart-docs reference docs dashboard-screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,8 @@ verify: $(VENV)/.ready ## Fail when a generated file differs from the code that 
 	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
 	@$(BIN)/python tests/chart/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
 	    { echo "make: the pools in $(VALUES_SCHEMA) differ from $(CRD). Run make crd and commit what it writes." >&2; exit 1; }
+	@$(BIN)/python tests/chart/chart_readme.py --check
+	@$(REFERENCE) --check
 	@$(SUPPORT)/chart_package.py
 
 fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
@@ -182,6 +184,14 @@ dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md 
 
 chart-docs: $(VENV)/.ready ## Write the table of values in the chart's README anew
 	@$(BIN)/python tests/chart/chart_readme.py
+
+REFERENCE := PYTHONPATH=tests/support:tests/chart $(BIN)/python tests/docs/reference.py
+reference: $(VENV)/.ready ## Write the tables of docs/reference anew from the code
+	@$(REFERENCE)
+
+docs: $(VENV)/.ready ## Build all pages as a site in dist/site, which needs no network to be read
+	@$(BIN)/mkdocs build --quiet --strict
+	@echo "Open dist/site/index.html, or serve it: $(BIN)/python -m http.server --directory dist/site"
 
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.
 # The images take their versions from dev.lock, so that they run what the tests ran.

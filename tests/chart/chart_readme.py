@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,21 @@ def read_comments(text: str) -> dict[tuple[str, ...], str]:
     return found
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
     readme = CHART / "README.md"
-    readme.write_text(render_readme(readme.read_text(), (CHART / "values.yaml").read_text()))
+    written = readme.read_text()
+    made = render_readme(written, (CHART / "values.yaml").read_text())
+    if arguments != ["--check"]:
+        readme.write_text(made)
+        return 0
+    if made == written:
+        return 0
+    sys.stderr.write(
+        "make: the table in charts/rrq/README.md differs from values.yaml. Run make chart-docs and commit what it "
+        "writes.\n"
+    )
+    return 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -152,7 +152,8 @@ class Keys:
     def rate_key(self, scope: str) -> str:
         """Sorted set of the last starts under a rate limit; for a limit with a burst a hash with its bucket.
 
-        Lives until it holds nothing back: twice the time of the limit, or what filling the bucket takes.
+        Lives for as long as it can hold anything back: twice the time of the limit, or what filling the
+        bucket takes.
         """
         return f"{self.prefix}rate:{scope}"
 

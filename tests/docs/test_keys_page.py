@@ -1,0 +1,121 @@
+"""What docs/reference/keys.md says of keys is what a real Redis holds: names, types, and whether they expire."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import keys_page
+import reference
+from queue_steps import all_keys, ask, dead, done, new_job, now_ms, start_worker
+from rrq.cron import CronJob
+from rrq.cron_table import build_cron_table
+from rrq.flow import Limit, PoolReport
+from rrq.job_options import JobOptions, build_options
+
+if TYPE_CHECKING:
+    from rrq.store import JobStore
+
+POOL = PoolReport("shop/emails", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "idle", 1)
+#: A message is not kept; and to await workers takes a Redis that came back (tests/worker/test_reap_script.py).
+NEVER_SEEN = {"rrq:notify", "rrq:workers:awaited"}
+#: Gone before a busy machine looks; that it is on the page is seen below.
+SELDOM_SEEN = {"rrq:notified:rrq:queue:<queue>"}
+_EXPIRES = re.compile(r"^for (?!ever)|at most|else for|as long as")
+
+
+@dataclass(frozen=True)
+class Seen:
+    key: str
+    type: str
+    expires: bool
+
+
+def find_pattern(key: str) -> str:
+    """Return the row of the table that a key belongs to: the one that leaves the least open."""
+    patterns = [facts.pattern for facts in keys_page.list_keys()]
+    fitting = [
+        pattern for pattern in patterns if re.fullmatch(re.sub(r"<\w+>", ".+", re.escape(pattern)), key)
+    ]
+    assert fitting, f"{key} is not on the page of keys"
+    return max(fitting, key=lambda pattern: len(re.sub(r"<\w+>", "", pattern)))
+
+
+async def look(store: JobStore) -> set[Seen]:
+    seen = set()
+    for key in await all_keys(store):
+        kind, remaining_ms = (await ask(store, "TYPE", key)).decode(), await ask(store, "PTTL", key)
+        if kind != "none":  # gone meanwhile
+            seen.add(Seen(key, kind, remaining_ms >= 0))
+    return seen
+
+
+async def live_a_little(store: JobStore) -> set[Seen]:
+    """Use every part of the store once, and return all keys that came by."""
+    seen: set[Seen] = set()
+    worker = await start_worker(store, "w", pod_uid="pod")
+    await worker.claim(wait_ms=60_000)
+    await store.set_drain("other-pod")
+    await store.set_last_process_time("k", await store.read_time())
+    await store.publish_pools([POOL], decided={POOL.pool})
+    entries = [CronJob(function_name="tick", schedule="* * * * *")]
+    await store.publish_cron_table(build_cron_table(["default"], entries, datetime.now(UTC)), None, 100)
+    await store.fire_cron("digest", await now_ms(store) - 1, new_job("tick"), "c.1")
+    names = ["tick", "done", "dead", "kept"]
+    await store.enqueue_jobs([new_job(name, unique_key=f"of-{name}") for name in names[1:]], "e.1")
+    for name in names:
+        await store.watch_job(name, wants_event=True)
+    seen |= await look(store)
+    claimed = {job.job_id.decode(): job for job in await worker.take(4)}
+    assert set(claimed) == set(names)
+    await store.cancel_job("kept")
+    seen |= await look(store)
+    await worker.finish(done(claimed["done"]), dead(claimed["dead"]))
+    seen |= await look(store)
+
+    await store.set_limit("function:greet", Limit(concurrency=0), "ada")
+    await store.set_limit("queue:default", Limit(concurrency=9, rate=9), "ada")
+    await store.publish_limits("app", {"function:other": Limit(rate=1)})
+    await store.set_pause("queue:elsewhere", "paused", "ada")
+    await store.open_batch("b", 1, "", 60)
+    first, last = JobOptions(idempotency_key="i", batch_id="b"), JobOptions(debounce_key="d")
+    free = new_job("free", function_name="other", options=build_options(first))
+    await store.enqueue_jobs([new_job("parked", options=build_options(last)), free], "e.2")
+    await worker.take(2)
+    return seen | await look(store)
+
+
+async def test_keys_in_redis_are_those_of_the_page_and_of_the_type_that_it_names(store: JobStore) -> None:
+    facts = {key.pattern: key for key in keys_page.list_keys()}
+    seen = await live_a_little(store)
+    wrong = {
+        (one.key, one.type) for one in seen if keys_page.TYPES[facts[find_pattern(one.key)].type] != one.type
+    }
+    assert wrong == set()
+    assert facts.keys() - {find_pattern(one.key) for one in seen} - SELDOM_SEEN == NEVER_SEEN
+
+
+async def test_keys_expire_where_the_page_says_so_and_nowhere_else(store: JobStore) -> None:
+    facts = {key.pattern: key for key in keys_page.list_keys()}
+    for one in await live_a_little(store):
+        pattern = find_pattern(one.key)
+        # That of a job depends on how far the job has come.
+        if pattern != "rrq:job:<job_id>":
+            lifetime = facts[pattern].lifetime
+            assert one.expires == bool(_EXPIRES.search(lifetime)), (one.key, lifetime)
+
+
+def test_every_key_that_a_script_builds_is_on_the_page() -> None:
+    starts = {
+        start
+        for path in (reference.ROOT / "worker" / "rrq" / "lua").rglob("*.lua")
+        for start in re.findall(r"\bprefix \.\. '([\w:]+)'", path.read_text())
+    }
+    assert len(starts) > 20
+    patterns = [key.pattern for key in keys_page.list_keys()]
+    unknown = {start for start in starts if not any(p.startswith(f"rrq:{start}") for p in patterns)}
+    # The others begin with a name already, such as that of the default queue.
+    for start in unknown:
+        find_pattern(f"rrq:{start}…")
