@@ -1,0 +1,4 @@
+# Datadog: pip install ddtrace
+from rrq.integrations import ddtrace
+
+ddtrace.enable(service="shop-workers")  # else DD_SERVICE
