@@ -28,6 +28,7 @@ from queue_steps import (
     ttl_seconds,
 )
 from rrq.decoding import CLAIMED_FIELDS, parse_claimed_job
+from rrq.flow import Limit
 from rrq.job import Job
 from rrq.messages import ClaimCode, DeathCertificate, Verdict
 from rrq.settings import RRQSettings
@@ -103,6 +104,23 @@ async def test_claim_brings_everything_needed_to_run_the_job(store: JobStore, wo
         ["world"],
         {"name": "Ada"},
     )
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_arguments_kept_in_one_object_reach_the_worker(
+    store: JobStore, worker: SteppedWorker, is_limited: bool
+) -> None:
+    if is_limited:
+        await store.publish_limits("app", {"function:other": Limit(concurrency=1)})
+    await enqueue(store, "1", "2")
+    await ask(store, "HDEL", store.keys.job_key("1"), "job_args", "job_kwargs")
+    await ask(store, "HSET", store.keys.job_key("1"), "job_params", '{"to": "me"}')
+    await ask(store, "HSET", store.keys.job_key("2"), "completion_time", "2020-01-01T00:00:00Z")
+    await ask(store, "EXPIRE", store.keys.job_key("2"), 100)
+    first, second = (parse_claimed_job(job.job_id, job.fields) for job in await worker.take(2))
+    assert (first.job_args, first.job_kwargs) == ([], {"to": "me"})
+    assert (second.job_args, second.job_kwargs) == (["world"], {})
+    assert await ask(store, "TTL", store.keys.job_key("2")) == -1
 
 
 async def test_every_claim_gives_a_token_of_its_own(store: JobStore, worker: SteppedWorker) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rrq.cron_table import PublishCode
+from rrq.decoding import CLAIMED_FIELDS
 from rrq.messages import (
     Admission,
     BeatReply,
@@ -29,6 +30,8 @@ from rrq.messages import (
 )
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
+#: What a claim tells of every job: the fields of the model, the token before and whether it is suspect.
+_CLAIM_FIELDS = len(CLAIMED_FIELDS) + 2
 
 
 def parse_enqueued(reply: Any, jobs: int) -> Enqueued:
@@ -57,11 +60,9 @@ def parse_claim(reply: Any, request: ClaimRequest, queue_keys: Sequence[str]) ->
     code, now_ms, next_due_ms, more_due, suspects, missing, bad, rows = reply
     jobs = []
     for number, (job_id, position, score, fields) in enumerate(rows, 1):
+        head_start_ms = _parse_milliseconds(fields.pop()) if len(fields) > _CLAIM_FIELDS else 0.0
         is_suspect = fields.pop() is not None
         token_before = fields.pop() or b""
-        fields.pop()  # completion_time, which only the script looks at
-        boost_ms = fields.pop()
-        head_start_ms = 0.0 if boost_ms is None else _parse_milliseconds(boost_ms)
         queue_name, queue_key = request.queues[position - 1], queue_keys[position - 1]
         token = f"{request.token_base}.{number}"
         jobs.append(

@@ -11,11 +11,13 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 
 from rrq.decoding import CLAIMED_FIELDS
 
-#: What a claim reads of a job beyond the fields of the model. ``suspect`` must stay the last.
-CLAIM_EXTRA_FIELDS = ("boost_ms", "completion_time", "attempt_token", "suspect")
+#: What a claim reads of a job: the fields of the model but the last, which few jobs have and is read where the others
+#: are missing; and what only the script looks at. The worker gets that last field in the place of ``completion_time``.
+CLAIM_READS = (*CLAIMED_FIELDS[:-1], "completion_time", "attempt_token", "suspect")
 
 _LUA = files("rrq") / "lua"
 _IS_MODULE = re.compile(r"^return \{", re.MULTILINE)
@@ -38,12 +40,27 @@ def load_script(name: str) -> Script:
     needs = _NEEDS.search(body)
     names = [part.strip() for part in needs.group(1).split(",")] if needs else []
     parts = {part: _read_part(part) for part in names}
-    modules = [part for part, source in parts.items() if _IS_MODULE.search(source)]
+    modules = {part: source for part, source in parts.items() if _IS_MODULE.search(source)}
     # Known to all of them before the first is made, so that two may need each other.
-    head = [f"local {', '.join(modules)}"] if modules else []
-    for part in modules:
-        parts[part] = f"{part} = once(function()\n{parts[part]}end)"
-    return build_script(name, "\n".join([*head, *parts.values(), body]))
+    pieces = [f"local {', '.join(modules)}"] if modules else []
+    for are_modules, group in groupby(names, modules.__contains__):
+        neighbours = {part: parts[part] for part in group}
+        others = [body, *(source for part, source in parts.items() if part not in neighbours)]
+        pieces += [_wrap(neighbours, "\n".join(others))] if are_modules else neighbours.values()
+    return build_script(name, "\n".join([*pieces, body]))
+
+
+def _wrap(modules: dict[str, str], others: str) -> str:
+    """Return neighbouring modules as one function that makes them all, and what calls it when one is asked for.
+
+    One function, because each takes hold of the variables in front of it anew, in every call. ``others`` is the rest
+    of the script, which may ask for them.
+    """
+    made = "\n".join(f"{part} = once(function()\n{source}end)" for part, source in modules.items())
+    make = f"make_{'_'.join(modules)}"
+    asked = [part for part in modules if f"{part}()" in others]
+    callers = [f"{part} = function() {make}() return {part}() end" for part in asked]
+    return "\n".join([f"local function {make}()", made, "end", *callers])
 
 
 def build_script(name: str, source: str) -> Script:
@@ -60,14 +77,13 @@ def _read_part(name: str) -> str:
 
 def _claimed_fields() -> str:
     """Return the field list of ``decoding.py`` as Lua, so that it is written down only once."""
-    names = (*CLAIMED_FIELDS, *CLAIM_EXTRA_FIELDS)
     positions = {
-        "TIMEOUT_FIELD": "job_timeout_seconds",
-        "ARGS_FIELD": "job_args",
-        "KWARGS_FIELD": "job_kwargs",
-        "PARAMS_FIELD": "job_params",
-        "BOOST_FIELD": "boost_ms",
+        "TIMEOUT_FIELD": CLAIM_READS.index("job_timeout_seconds"),
+        "ARGS_FIELD": CLAIM_READS.index("job_args"),
+        "KWARGS_FIELD": CLAIM_READS.index("job_kwargs"),
+        "PARAMS_FIELD": CLAIMED_FIELDS.index("job_params"),
+        "SUSPECT_FIELD": CLAIM_READS.index("suspect"),
     }
-    lines = [f"local {constant} = {names.index(name) + 1}" for constant, name in positions.items()]
-    quoted = ", ".join(f"'{name}'" for name in names)
-    return "\n".join([f"local CLAIMED_FIELDS = {{{quoted}}}", *lines])
+    lines = [f"local {constant} = {position + 1}" for constant, position in positions.items()]
+    quoted = ", ".join(f"'{name}'" for name in CLAIM_READS)
+    return "\n".join([f"local FIELDS_READ = {{{quoted}}}", *lines])

@@ -1,5 +1,5 @@
 -- claim_jobs: hand due jobs to one worker, each to nobody else.
--- needs: context, wake, flow, enqueue, batch, settle, statistics, claimed_fields
+-- needs: context, wake, flow, enqueue, batch, settle, minute, claimed_fields
 -- Lock first, remove second: an 0.7 worker writes a retry as "add to queue, then drop the lock", and
 -- a claim that removed first would lose the job in between.
 -- KEYS     1 leases   2 active set of the worker   3 worker record   4 guard   5 drain flag of its pod
@@ -14,7 +14,8 @@
 --           ids without a job, ids of jobs and keys of queues of the wrong type, jobs}
 --          code: 1 answered   0 lease lost   2 pod drains   4 its pool is paused
 --                3 just after a restart of Redis: answered for what has fallen due since, the rest waits
---          job:  {id, index of its queue, due score, token before, claim fields…}
+--          job:  {id, index of its queue, due score, {claimed fields…, token before, suspect or nil}}, and behind
+--                those the head start of a job that has one (ms)
 local leases, active, record, guard, drain = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker_id, incarnation, token_base = ARGV[2], ARGV[3], ARGV[4]
 local wanted, lock_ttl_ms, wait_ms = tonumber(ARGV[5]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -22,25 +23,16 @@ local default_timeout_s, extension_s = tonumber(ARGV[6]), tonumber(ARGV[7])
 local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
 local pool, weights = ARGV[12], ARGV[13]
 local FIRST_QUEUE, FIRST_ID = 6, 14
--- How far past locked or suspect entries to look in one queue before leaving the rest for later.
-local LOOK_AHEAD = 1000
--- How many entries without a job to drop on the way; a million of them must not stop Redis for seconds.
-local MOST_DROPPED = 5000
--- How many jobs that may not start now to park on the way, and scopes to look at whose time has come.
-local MOST_PARKED, MOST_SCOPES, MOST_LET_IN = 1000, 20, 500
--- How long one worker makes room for a suspect before another is asked to do so too, at first and at most.
-local RESERVED_MS, MOST_RESERVED_MS = 30000, 3600000
--- How many entries behind a suspect are looked at for others, so that room is made once for all of them.
-local NEIGHBOURS = 100
 local MAX_MS = 2 ^ 52
-local LONG_MEMBER = string.rep('-', 65)
 
 local is_named = #ARGV >= FIRST_ID
-local is_limited, parked_count, passed_on = is_controlled(), 0, 0
+local is_limited, is_draining = is_controlled(drain)
+local parked_count, passed_on = 0, 0
 -- Behind what the worker gets: what only limits ask for.
-local LIMIT_KEY_FIELD = #CLAIMED_FIELDS + 1
-local fields_read = is_limited and {unpack(CLAIMED_FIELDS)} or CLAIMED_FIELDS
-if is_limited then fields_read[LIMIT_KEY_FIELD] = 'limit_key' end
+if is_limited then
+  FIELDS_READ[#FIELDS_READ + 1] = 'limit_key'
+  FIELDS_READ[#FIELDS_READ + 1] = 'job_params'
+end
 
 local jobs, missing, unreadable, make_room_for = {}, {}, {}, {}
 local next_due_ms, more_due = -1, 0
@@ -58,7 +50,7 @@ if incarnation ~= '' then
   local lease_ends_ms = tonumber(sure('ZSCORE', leases, worker_id) or '')
   if not lease_ends_ms or lease_ends_ms <= now_ms
     or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
-  if redis.call('EXISTS', drain) == 1 then return answer(2) end
+  if is_draining then return answer(2) end
   local not_before_ms = tonumber(sure('HGET', guard, 'claim_not_before_ms') or '')
   if not_before_ms and now_ms < not_before_ms then
     next_due_ms = not_before_ms
@@ -80,7 +72,7 @@ for q = FIRST_QUEUE, #KEYS do
 end
 
 -- Numbers are printed once here and not by every call below, which adds up.
-local start_iso, start_s = iso(now_us), digits(math.floor(now_us / 1000000))
+local start_iso, start_s = iso(now_us), time[1]
 local ttl_ms_by_timeout = {}
 
 -- True when the lock is this worker's now. A lock whose holder shows no sign of life is stale.
@@ -95,73 +87,131 @@ local function take_lock(id, ttl_ms)
   return true
 end
 
--- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to and still
--- has time. Whoever was asked claims nothing but the suspect, by its id, until that is gone from the queue; so it
--- waits no longer than the longest job of the first one asked. Others may be free sooner and are asked too, but the
--- fleet must not stand still where all jobs are long: the time between doubles.
-local function reserve(id, job)
-  local reserved = redis.call('HMGET', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
-  local by, until_ms, since_ms = reserved[1], tonumber(reserved[2] or '') or 0, tonumber(reserved[3] or '')
-  if not (by and since_ms and since_ms <= now_ms) then since_ms = now_ms end
-  local patience_ms = math.max(RESERVED_MS, math.min(now_ms - since_ms, MOST_RESERVED_MS))
-  -- Nobody reserves for longer; a time beyond would keep the job from everyone.
-  local is_reserved = by and until_ms > now_ms and until_ms <= now_ms + patience_ms
-    and (tonumber(sure('ZSCORE', leases, by) or '') or 0) > now_ms
-  if is_reserved and by ~= worker_id then return false end
-  if not is_reserved then
-    redis.call('HSET', job, 'reserved_by', worker_id, 'reserved_until_ms', digits(now_ms + patience_ms),
-      'reserved_since_ms', digits(since_ms))
-  end
-  make_room_for[#make_room_for + 1] = id
-  return true
+-- What a queue may give now: everything, or what its pause and its limits leave.
+local function room_of(q)
+  if not is_limited then return math.huge end
+  local room, ready_ms = flow().queue_room(KEYS[q])
+  note_next(ready_ms)
+  return room
 end
 
--- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
-local function may_take_suspect(id, job, score)
-  -- Who comes for it by its id may be late: meanwhile it may have failed, and be due again only later.
-  if (tonumber(score) or MAX_MS) > now_ms then return false end
-  if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
-  if is_named then
+-- What most calls do without, made by the first that asks for it: every function costs each call that defines it.
+local rarely
+local function rare()
+  if rarely then return rarely end
+  -- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to and still
+  -- has time. Whoever was asked claims nothing but the suspect, by its id, until that is gone from the queue; so it
+  -- waits no longer than the longest job of the first one asked. Others may be free sooner and are asked too, but the
+  -- fleet must not stand still where all jobs are long: the time between doubles.
+  local function reserve(id, job)
+    -- How long one worker makes room for a suspect before another is asked to do so too, at first and at most.
+    local RESERVED_MS, MOST_RESERVED_MS = 30000, 3600000
+    local reserved = redis.call('HMGET', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
+    local by, until_ms, since_ms = reserved[1], tonumber(reserved[2] or '') or 0, tonumber(reserved[3] or '')
+    if not (by and since_ms and since_ms <= now_ms) then since_ms = now_ms end
+    local patience_ms = math.max(RESERVED_MS, math.min(now_ms - since_ms, MOST_RESERVED_MS))
+    -- Nobody reserves for longer; a time beyond would keep the job from everyone.
+    local is_reserved = by and until_ms > now_ms and until_ms <= now_ms + patience_ms
+      and (tonumber(sure('ZSCORE', leases, by) or '') or 0) > now_ms
+    if is_reserved and by ~= worker_id then return false end
+    if not is_reserved then
+      redis.call('HSET', job, 'reserved_by', worker_id, 'reserved_until_ms', digits(now_ms + patience_ms),
+        'reserved_since_ms', digits(since_ms))
+    end
     make_room_for[#make_room_for + 1] = id
-  elseif reserve(id, job) then
-    -- Whatever is taken now would have to end first.
-    wanted = #jobs
+    return true
   end
-  return false
-end
 
-local function reserve_neighbours(queue, skipped)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, lowest, now_ms, 'LIMIT', skipped, NEIGHBOURS)) do
-    local job = prefix .. 'job:' .. id
-    if type(redis.pcall('HGET', job, 'suspect')) == 'string' then reserve(id, job) end
+  -- A job that was in hand when a worker crashed runs alone, so that a second crash says who did it.
+  local function may_take_suspect(id, job, score)
+    -- Who comes for it by its id may be late: meanwhile it may have failed, and be due again only later.
+    if (tonumber(score) or MAX_MS) > now_ms then return false end
+    if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
+    if is_named then
+      make_room_for[#make_room_for + 1] = id
+    elseif reserve(id, job) then
+      -- Whatever is taken now would have to end first.
+      wanted = #jobs
+    end
+    return false
   end
-end
 
--- What cannot be read as a job must not come up again and again, nor vanish: the key is kept aside.
-local function set_aside(id, job, kind)
-  local aside = set_key_aside(job)
-  redis.call('EXPIRE', aside, dlq_ttl_s)
-  settle().bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to ' .. aside .. '.', dlq_ttl_s)
-  unreadable[#unreadable + 1] = id
-end
+  -- How many entries behind a suspect are looked at for others, so that room is made once for all of them.
+  local NEIGHBOURS = 100
+  local function reserve_neighbours(queue, skipped)
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, lowest, now_ms, 'LIMIT', skipped, NEIGHBOURS)) do
+      local job = prefix .. 'job:' .. id
+      if type(redis.pcall('HGET', job, 'suspect')) == 'string' then reserve(id, job) end
+    end
+  end
 
--- Count a job that starts in everything that limits it. Returns what its hash has to say of its slots, or nil.
-local function start_limited(id, token, scopes, q)
-  if scopes and scopes.rate then flow().note_start(scopes.rate, token) end
-  return flow().occupy(id, scopes, flow().enter_queue(KEYS[q], token))
+  -- What cannot be read as a job must not come up again and again, nor vanish: the key is kept aside.
+  local function set_aside(id, job, kind)
+    local aside = set_key_aside(job)
+    redis.call('EXPIRE', aside, dlq_ttl_s)
+    settle().bury(id, dlq, 'The job key held a ' .. kind .. ' instead of a hash; it was moved to ' .. aside .. '.', dlq_ttl_s)
+    unreadable[#unreadable + 1] = id
+  end
+
+  -- Divide the claim among the queues that have due jobs, each job going to the queue that is furthest behind its weight.
+  -- How far everyone is stays in the record of the worker, so that claims of one job are fair too. A queue that had
+  -- nothing due saves nothing up for later; one that has something is never passed over for long.
+  local function shares_by_weight(queues)
+    local weight_of, passes, shares, due, position = {}, {}, {}, {}, 0
+    local saved = incarnation ~= '' and redis.call('HGET', record, 'passes') or ''
+    local number = string.gmatch(saved, '[^,]+')
+    for text in string.gmatch(weights, '[^,]+') do
+      weight_of[FIRST_QUEUE + position] = math.max(tonumber(text) or 1, 0.001)
+      passes[FIRST_QUEUE + position] = tonumber(number() or '') or 0
+      position = position + 1
+    end
+    local furthest_behind = math.huge
+    for _, q in ipairs(queues) do
+      shares[q] = 0
+      due[q] = math.min(room_of(q), redis.call('ZCOUNT', KEYS[q], lowest, now_ms))
+      if due[q] > 0 then furthest_behind = math.min(furthest_behind, passes[q]) end
+    end
+    for q, pass in pairs(passes) do passes[q] = math.max(pass, furthest_behind) - furthest_behind end
+    for _ = 1, wanted do
+      local next_queue
+      for _, q in ipairs(queues) do
+        if due[q] > 0 and (not next_queue or passes[q] < passes[next_queue]) then next_queue = q end
+      end
+      if not next_queue then break end
+      shares[next_queue], due[next_queue] = shares[next_queue] + 1, due[next_queue] - 1
+      passes[next_queue] = passes[next_queue] + 1 / weight_of[next_queue]
+    end
+    if incarnation ~= '' and furthest_behind < math.huge then
+      local texts = {}
+      for q = FIRST_QUEUE, FIRST_QUEUE + position - 1 do texts[#texts + 1] = string.format('%.6f', passes[q]) end
+      redis.call('HSET', record, 'passes', table.concat(texts, ','))
+    end
+    return shares
+  end
+
+  rarely = {may_take_suspect = may_take_suspect, reserve_neighbours = reserve_neighbours, set_aside = set_aside,
+    shares_by_weight = shares_by_weight}
+  return rarely
 end
 
 -- Try one id. Returns 'taken' or 'alone', 'gone' (to be dropped from the queue), 'parked' (no longer in it) or 'left'
 -- (it stays queued).
 local function try_claim(id, score, q, taken)
   local job = prefix .. 'job:' .. id
-  local fields = redis.pcall('HMGET', job, unpack(fields_read))
+  local fields = redis.pcall('HMGET', job, unpack(FIELDS_READ))
   if fields.err then
-    set_aside(id, job, redis.call('TYPE', job).ok)
+    rare().set_aside(id, job, redis.call('TYPE', job).ok)
     return 'gone'
   end
-  local limit_key
-  if is_limited then limit_key, fields[LIMIT_KEY_FIELD] = fields[LIMIT_KEY_FIELD], nil end
+  -- One field in the place of another that only this script looks at: a field that is not there is searched for the
+  -- longest, and few jobs have all their arguments in one object.
+  local completed, limit_key = fields[PARAMS_FIELD], nil
+  if is_limited then
+    limit_key, fields[PARAMS_FIELD] = fields[SUSPECT_FIELD + 1], fields[SUSPECT_FIELD + 2]
+    fields[SUSPECT_FIELD + 1], fields[SUSPECT_FIELD + 2] = nil, nil
+  else
+    fields[PARAMS_FIELD] = not (fields[ARGS_FIELD] or fields[KWARGS_FIELD]) and redis.call('HGET', job, 'job_params')
+  end
   local known = fields[1] or redis.call('EXISTS', job) == 1
   if not known and incarnation ~= '' then
     missing[#missing + 1] = id
@@ -179,8 +229,8 @@ local function try_claim(id, score, q, taken)
       return 'parked'
     end
   end
-  local is_suspect = fields[#CLAIMED_FIELDS]
-  if is_suspect and not may_take_suspect(id, job, score) then return 'left' end
+  local is_suspect = fields[SUSPECT_FIELD]
+  if is_suspect and not rare().may_take_suspect(id, job, score) then return 'left' end
   local timeout = fields[TIMEOUT_FIELD]
   local ttl_ms = ttl_ms_by_timeout[timeout]
   if not ttl_ms then
@@ -191,16 +241,21 @@ local function try_claim(id, score, q, taken)
   if not take_lock(id, ttl_ms) then return 'left' end
   if known then
     local token = token_base .. '.' .. (#jobs + 1)
-    local slots = is_limited and start_limited(id, token, scopes, q)
+    local slots
+    if is_limited then
+      -- Counted in everything that limits it.
+      if scopes and scopes.rate then flow().note_start(scopes.rate, token) end
+      slots = flow().occupy(id, scopes, flow().enter_queue(KEYS[q], token))
+    end
     if slots then
       redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
-        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score, 'slots', slots)
+        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score, 'slots', slots, 'extras', '1')
     else
       redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
         'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score)
     end
     -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
-    if fields[#CLAIMED_FIELDS - 2] then redis.call('PERSIST', job) end
+    if completed then redis.call('PERSIST', job) end
     if is_suspect then redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms') end
     taken[#taken + 1] = start_s
     taken[#taken + 1] = id
@@ -223,10 +278,10 @@ local function claim_page(page, q, most)
     local held = sure('ZCARD', active)
     -- Up to 128 short members Redis keeps a set as a list, and searches all of it for every change.
     -- One long member, there for a moment, has it kept as a tree from the start.
-    local is_new = #taken > 32 and held == 0
-    if is_new then redis.call('ZADD', active, 0, LONG_MEMBER) end
+    local long_member = #taken > 32 and held == 0 and string.rep('-', 65)
+    if long_member then redis.call('ZADD', active, 0, long_member) end
     redis.call('ZADD', active, unpack(taken))
-    if is_new then redis.call('ZREM', active, LONG_MEMBER) end
+    if long_member then redis.call('ZREM', active, long_member) end
     if is_limited then flow().note_slots() end
     -- Without a lease of its own a caller is given until its lock ends; then its jobs are reaped.
     -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
@@ -245,6 +300,11 @@ local skipped_in = {}
 
 -- Take up to `share` due jobs of one queue, looking past those that stay.
 local function claim_due(q, share)
+  -- How far past locked or suspect entries to look in one queue before leaving the rest for later.
+  local LOOK_AHEAD = 1000
+  -- How many entries without a job to drop on the way, a million of which must not stop Redis for seconds; and how many
+  -- jobs that may not start now to park.
+  local MOST_DROPPED, MOST_PARKED = 5000, 1000
   local most, skipped = #jobs + share, skipped_in[q] or 0
   while #jobs < math.min(wanted, most) and skipped < LOOK_AHEAD do
     if #missing + #unreadable >= MOST_DROPPED or parked_count >= MOST_PARKED then
@@ -260,116 +320,101 @@ local function claim_due(q, share)
     if #page < size * 2 and passed_on == passed_on_before then break end
   end
   skipped_in[q] = skipped
-  if #make_room_for > 0 then reserve_neighbours(KEYS[q], skipped) end
-end
-
--- What a queue may give now: everything, or what its pause and its limits leave.
-local function room_of(q)
-  if not is_limited then return math.huge end
-  local room, ready_ms = flow().queue_room(KEYS[q])
-  note_next(ready_ms)
-  return room
+  if #make_room_for > 0 then rare().reserve_neighbours(KEYS[q], skipped) end
 end
 
 -- Jobs whose time has come while they were parked are in their queues before these are looked at.
-if is_limited then note_next(flow().admit_parked(MOST_SCOPES, MOST_LET_IN)) end
-
-local readable = {}
-for q = FIRST_QUEUE, #KEYS do
-  local kind = redis.call('TYPE', KEYS[q]).ok
-  if kind == 'zset' then readable[#readable + 1] = q
-  elseif kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
+if is_limited then
+  local MOST_SCOPES, MOST_LET_IN = 20, 500
+  note_next(flow().admit_parked(MOST_SCOPES, MOST_LET_IN))
 end
 
--- Divide the claim among the queues that have due jobs, each job going to the queue that is furthest behind its weight.
--- How far everyone is stays in the record of the worker, so that claims of one job are fair too. A queue that had
--- nothing due saves nothing up for later; one that has something is never passed over for long.
-local function shares_by_weight(queues)
-  local weight_of, passes, shares, due, position = {}, {}, {}, {}, 0
-  local saved = incarnation ~= '' and redis.call('HGET', record, 'passes') or ''
-  local number = string.gmatch(saved, '[^,]+')
-  for text in string.gmatch(weights, '[^,]+') do
-    weight_of[FIRST_QUEUE + position] = math.max(tonumber(text) or 1, 0.001)
-    passes[FIRST_QUEUE + position] = tonumber(number() or '') or 0
-    position = position + 1
+-- Asked only of the queues that the claim gets to.
+local is_set = {}
+local function is_readable(q)
+  if is_set[q] == nil then
+    local kind = redis.call('TYPE', KEYS[q]).ok
+    is_set[q] = kind == 'zset'
+    if kind ~= 'zset' and kind ~= 'none' then unreadable[#unreadable + 1] = KEYS[q] end
   end
-  local furthest_behind = math.huge
-  for _, q in ipairs(queues) do
-    shares[q] = 0
-    due[q] = math.min(room_of(q), redis.call('ZCOUNT', KEYS[q], lowest, now_ms))
-    if due[q] > 0 then furthest_behind = math.min(furthest_behind, passes[q]) end
-  end
-  for q, pass in pairs(passes) do passes[q] = math.max(pass, furthest_behind) - furthest_behind end
-  for _ = 1, wanted do
-    local next_queue
-    for _, q in ipairs(queues) do
-      if due[q] > 0 and (not next_queue or passes[q] < passes[next_queue]) then next_queue = q end
-    end
-    if not next_queue then break end
-    shares[next_queue], due[next_queue] = shares[next_queue] + 1, due[next_queue] - 1
-    passes[next_queue] = passes[next_queue] + 1 / weight_of[next_queue]
-  end
-  if incarnation ~= '' and furthest_behind < math.huge then
-    local texts = {}
-    for q = FIRST_QUEUE, FIRST_QUEUE + position - 1 do texts[#texts + 1] = string.format('%.6f', passes[q]) end
-    redis.call('HSET', record, 'passes', table.concat(texts, ','))
-  end
-  return shares
-end
-
--- For the charts: how many started in each queue, and how long they had waited.
-local function count_starts()
-  local first = 1
-  -- Jobs of one queue mostly stand together; with weights there may be two such runs.
-  while first <= #jobs do
-    local q, last, waited_ms, longest_ms = jobs[first][2], first, 0, 0
-    while jobs[last] and jobs[last][2] == q do
-      local wait_ms, boost_ms = now_ms - jobs[last][3], jobs[last][4][BOOST_FIELD]
-      -- A head start by priority makes a job look older than it is.
-      if boost_ms then wait_ms = wait_ms - (tonumber(boost_ms) or 0) end
-      waited_ms = waited_ms + wait_ms
-      if wait_ms > longest_ms then longest_ms = wait_ms end
-      last = last + 1
-    end
-    statistics().count_started(KEYS[FIRST_QUEUE + q - 1], last - first, math.max(0, waited_ms), longest_ms)
-    first = last
-  end
+  return is_set[q]
 end
 
 if is_named then
-  for _, q in ipairs(readable) do
-    for i = FIRST_ID, #ARGV do
+  for q = FIRST_QUEUE, #KEYS do
+    for i = FIRST_ID, is_readable(q) and #ARGV or 0 do
       local score = room_of(q) > #jobs and redis.call('ZSCORE', KEYS[q], ARGV[i])
       if score then claim_page({ARGV[i], score}, q, wanted) end
     end
   end
 else
-  if weights ~= '' and #readable > 1 then
-    local shares = shares_by_weight(readable)
-    for _, q in ipairs(readable) do claim_due(q, shares[q]) end
+  if weights ~= '' then
+    local readable = {}
+    for q = FIRST_QUEUE, #KEYS do
+      if is_readable(q) then readable[#readable + 1] = q end
+    end
+    local shares = #readable > 1 and rare().shares_by_weight(readable)
+    for _, q in ipairs(shares and readable or {}) do claim_due(q, shares[q]) end
   end
   -- In order; with weights, what the shares could not be filled with.
-  for _, q in ipairs(readable) do
-    local room = room_of(q)
-    if room > 0 then
-      if #jobs < wanted then claim_due(q, room) end
-      if #jobs >= wanted then
-        if more_due == 0
-          and #redis.call('ZRANGEBYSCORE', KEYS[q], lowest, now_ms, 'LIMIT', skipped_in[q] or 0, 1) == 1 then
-          more_due = 1
-          wake(KEYS[q], 1)
+  for q = FIRST_QUEUE, #KEYS do
+    if is_readable(q) then
+      local room = room_of(q)
+      if room > 0 then
+        if #jobs < wanted then claim_due(q, room) end
+        if #jobs >= wanted then
+          if more_due == 0
+            and #redis.call('ZRANGEBYSCORE', KEYS[q], lowest, now_ms, 'LIMIT', skipped_in[q] or 0, 1) == 1 then
+            more_due = 1
+            wake(KEYS[q], 1)
+          end
+          -- By weight a claim may have ended in any queue, with so many parked that the rest was left for later.
+          if more_due == 1 or weights == '' then break end
         end
-        -- By weight a claim may have ended in any queue, with so many parked that the rest was left for later.
-        if more_due == 1 or weights == '' then break end
       end
+      local ahead = redis.call('ZRANGEBYSCORE', KEYS[q], '(' .. now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      -- A score may be as far away as +inf, which no integer reply can carry.
+      note_next(math.min(tonumber(ahead[2] or '') or MAX_MS, MAX_MS))
     end
-    local ahead = redis.call('ZRANGEBYSCORE', KEYS[q], '(' .. digits(now_ms), '+inf', 'WITHSCORES',
-      'LIMIT', 0, 1)
-    -- A score may be as far away as +inf, which no integer reply can carry.
-    note_next(math.min(tonumber(ahead[2] or '') or MAX_MS, MAX_MS))
   end
 end
-if #jobs > 0 then count_starts() end
+
+-- For the charts: how many started in each queue, and how long they had waited. One reading and one writing.
+local first = 1
+-- Jobs of one queue mostly stand together; with weights there may be two such runs.
+while first <= #jobs do
+  local position, last, waited_ms, longest_ms = jobs[first][2], first, 0, 0
+  local job = jobs[first]
+  repeat
+    local due_ms = tonumber(job[3])
+    local wait_ms = now_ms - due_ms
+    -- A head start by priority makes a job look older than it is. Such a score is no whole number.
+    if due_ms % 1 ~= 0 then
+      local boost_ms, fields = redis.call('HGET', prefix .. 'job:' .. job[1], 'boost_ms'), job[4]
+      if boost_ms then
+        wait_ms = wait_ms - (tonumber(boost_ms) or 0)
+        fields[#fields + 1] = boost_ms
+      end
+    end
+    waited_ms = waited_ms + wait_ms
+    if wait_ms > longest_ms then longest_ms = wait_ms end
+    last = last + 1
+    job = jobs[last]
+  until not job or job[2] ~= position
+  local name = short_name(KEYS[FIRST_QUEUE + position - 1])
+  local started_field, wait_field, longest_field = name .. '|started', name .. '|wait_ms', name .. '|wait_max_ms'
+  local so_far = sure('HMGET', MINUTE, started_field, wait_field, longest_field)
+  local is_first = not so_far[1]
+  for n = 1, 3 do
+    local number = tonumber(so_far[n] or '')
+    -- A foreign hand may have written anything; what is no number starts anew.
+    so_far[n] = number and number < 2 ^ 52 and number or 0
+  end
+  redis.call('HSET', MINUTE, started_field, so_far[1] + last - first,
+    wait_field, math.floor(so_far[2] + math.max(0, waited_ms)), longest_field, math.floor(math.max(so_far[3], longest_ms)))
+  if is_first then redis.call('EXPIRE', MINUTE, STATISTICS_SECONDS) end
+  first = last
+end
 -- It may have come into a queue that had been passed by then.
 if passed_on > 0 and #jobs < wanted then more_due = 1 end
 

@@ -10,16 +10,18 @@ local token, unique_ttl_seconds = ARGV[2], tonumber(ARGV[3])
 
 local refusal = wrong_queue(KEYS)
 if refusal then return refusal end
-for at = 3, #ARGV - 1, enqueue().JOB_ARGUMENTS do
-  if ARGV[at + 14] ~= '' and not enqueue().read_options(ARGV[at + 14]) then
-    return redis.error_reply('RRQOPTIONS the options of job ' .. ARGV[at + 1] .. ' make no sense')
+local args, steps = ARGV, enqueue()
+local step, enqueue_job, is_disabled = steps.JOB_ARGUMENTS, steps.enqueue_job, steps.is_disabled
+for at = 3, #args - 1, step do
+  if args[at + 14] ~= '' and not steps.read_options(args[at + 14]) then
+    return redis.error_reply('RRQOPTIONS the options of job ' .. args[at + 1] .. ' make no sense')
   end
 end
 
 local replies, new_due = {now_us}, {}
-for at = 3, #ARGV - 1, enqueue().JOB_ARGUMENTS do
-  local queue = KEYS[tonumber(ARGV[at + 5])]
-  local reply = enqueue().is_disabled(ARGV[at + 2]) and -2 or enqueue().enqueue_job(ARGV, at, queue, token, unique_ttl_seconds)
+for at = 3, #args - 1, step do
+  local queue = KEYS[tonumber(args[at + 5])]
+  local reply = is_disabled(args[at + 2]) and -2 or enqueue_job(args, at, queue, token, unique_ttl_seconds)
   replies[#replies + 1] = reply
   local due_ms = type(reply) == 'table' and reply[1] or reply
   if due_ms >= 0 and due_ms <= now_ms then new_due[queue] = (new_due[queue] or 0) + 1 end

@@ -1,5 +1,5 @@
 -- finish_jobs: store the outcomes of a batch of attempts, each only if it still owns its job.
--- needs: context, wake, flow, enqueue, batch, settle, give_back, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, minute, statistics
 -- The token is compared here, not in Python: between a read and a write another worker may claim.
 -- An attempt that has ended marks its token, also against an 0.7 worker that would run on under it:
 -- the same finish, sent again after a cut reply, answers "already applied".
@@ -71,7 +71,7 @@ function outcomes.retry(id, job, seen, text, number, queue, traceback)
   end
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
   settle().note_attempt(job, 'retry', text)
-  statistics().count_ended('retry', 1, queue)
+  count_ended('retry', 1, queue)
   redis.call('HDEL', job, 'worker_id', 'claimed_queue', 'claimed_score', 'boost_ms')
   settle().queue_retry(id, job, queue, now_ms + number, text, 'RETRYING')
   announce(queue)
@@ -82,7 +82,7 @@ function outcomes.dead(id, job, seen, text, number, dlq, traceback)
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
   settle().note_attempt(job, 'dead', text)
   local names = redis.call('HMGET', job, 'claimed_queue', 'queue_name')
-  statistics().count_ended('dead', 1, home_queue(names[1], names[2]))
+  count_ended('dead', 1, home_queue(names[1], names[2]))
   settle().bury(id, dlq, text, number, seen[4], seen[5])
 end
 
@@ -103,7 +103,7 @@ local function finish(n, at)
   local text, number = ARGV[at + 4], tonumber(ARGV[at + 5])
   local job = prefix .. 'job:' .. id
   local seen = redis.pcall('HMGET', job, 'attempt_token', 'status', 'cancel_requested',
-    'job_unique_key', 'waited_for', 'extras', 'slots')
+    'job_unique_key', 'waited_for', 'extras')
   if seen.err then
     ended[#ended + 1] = id
     return -1
@@ -124,7 +124,8 @@ local function finish(n, at)
   end
   if holders[n] == worker_id then free_locks[#free_locks + 1] = locks[n] end
   ended[#ended + 1] = id
-  if seen[7] then give_up_slots(id, job, seen[7]) end
+  local slots = seen[6] and redis.call('HGET', job, 'slots')
+  if slots then give_up_slots(id, job, slots) end
   local cancelled = seen[3] and outcome ~= 'cancelled'
   if cancelled then outcome, number = 'cancelled', outcome == 'done' and number or 86400 end
   outcomes[outcome](id, job, seen, text, number, ARGV[at + 6], ARGV[at + 7])
@@ -144,10 +145,10 @@ let_others_in()
 local ended_here = 0
 for outcome, number in pairs(counted) do
   count(counters, outcome, number)
-  statistics().count_ended(outcome, number)
+  count_ended(outcome, number)
   ended_here = ended_here + number
 end
-statistics().note_recent(recent)
+note_recent(recent)
 -- How fast a worker is, for whoever sizes a pool. Only where it is registered: nothing would expire the rest.
 local record = prefix .. 'workers:info:' .. worker_id
 if ended_here > 0 and redis.call('EXISTS', record) == 1 then redis.pcall('HINCRBY', record, 'ended', ended_here) end

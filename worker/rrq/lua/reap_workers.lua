@@ -1,5 +1,5 @@
 -- reap_workers: give back the jobs of workers that are gone.
--- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard, minute, statistics
 -- Called with no name it sweeps for leases that have ended. Called with a name it is a death
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
@@ -74,11 +74,11 @@ local function answer(more, put_off_ms)
   let_others_in()
   if returned > 0 then
     count(counters, 'reaped', returned)
-    statistics().count_ended('reaped', returned)
+    count_ended('reaped', returned)
   end
   if buried > 0 then
     count(counters, 'dead', buried)
-    statistics().count_ended('dead', buried)
+    count_ended('dead', buried)
   end
   return {returned, buried, reaped, more, put_off_ms}
 end

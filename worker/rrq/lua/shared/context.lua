@@ -116,7 +116,12 @@ end
 -- The name of a queue without what all their keys begin with.
 local function short_name(queue) return string.sub(queue, #prefix + 7) end
 
--- Whether anything is paused, limited or parked. Mostly nothing is, and then this is all that flow control costs.
-local function is_controlled()
-  return redis.call('EXISTS', prefix .. 'pauses', prefix .. 'limits', prefix .. 'limits:override', prefix .. 'parked') > 0
+-- Whether anything is paused, limited or parked; and, asked in the same breath, whether one key more is there. Mostly
+-- nothing is, and then this is all that flow control costs.
+local function is_controlled(also)
+  local parked = prefix .. 'parked'
+  local there = redis.call('EXISTS', prefix .. 'pauses', prefix .. 'limits', prefix .. 'limits:override', parked, also or parked)
+  if there == 0 or not also then return there > 0, false end
+  local is_also = redis.call('EXISTS', also)
+  return there > is_also, is_also == 1
 end
