@@ -1,0 +1,120 @@
+"""The figures in README.md are those of bench/results, and its programs do what it says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from textwrap import indent
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+# At the end of the path: the bench has modules whose names those of the tests must keep.
+sys.path.append(str(ROOT / "bench"))
+tables: Any = importlib.import_module("readme_tables")
+
+
+def test_the_tables_are_what_the_benchmarks_measured() -> None:
+    renewed = tables.insert_tables(README, tables.build_tables())
+    assert renewed == README, "README.md differs from bench/results: run `python bench/readme_tables.py`"
+
+
+@pytest.mark.parametrize("name", ["speed", "faults", "reaction"])
+def test_a_figure_that_was_changed_by_hand_is_found(name: str) -> None:
+    table = tables.build_tables()[name]
+    figure = re.findall(r"\d[\d,.]*\d", table)[3]
+    doctored = README.replace(table, table.replace(figure, "987654"))
+    assert doctored != README
+    assert tables.insert_tables(doctored, tables.build_tables()) == README
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="put them back"):
+        tables.insert_tables("# RRQ\n", {"speed": "| |"})
+
+
+def test_the_pages_that_the_readme_leads_to_tell_of_the_same_runs() -> None:
+    """By one figure each: these pages are written from the same results, but by other programs."""
+    speed, faults, operator = (tables.read_results(name) for name in ("throughput", "faults", "operator"))
+    rate = speed["sections"]["throughput"]["1"]["rrq_current"]["median"]
+    (arq,) = [outcome["verdict"] for outcome in faults["long_watch"] if outcome["contender"] == "arq"]
+    told = {
+        "benchmarks": f"| rrq (this project) | {rate:,.0f} |",
+        "fault-comparison": f" | {median(arq['rerun_seconds']):.1f} / {max(arq['rerun_seconds']):.1f} | ",
+        "operator-benchmarks": f"enqueue | {operator['bulk']['from_start']['p50_ms']:.0f} |",
+    }
+    for page, figure in told.items():
+        assert figure in (ROOT / "docs" / f"{page}.md").read_text(), page
+
+
+def test_a_queue_that_lost_jobs_is_not_shown_as_done() -> None:
+    faults = json.loads((ROOT / "bench" / "results" / "faults.json").read_text())
+    lines = {line.split(" | ")[0].strip("| "): line for line in tables.build_faults(faults).splitlines()}
+    for outcome in faults["outcomes"]:
+        if outcome["contender"] == "taskiq_list" and outcome["fault"].startswith("redis"):
+            assert f"**{outcome['verdict']['unfinished']} lost**" in lines["taskiq 0.13.0, list"]
+    (pause,) = [o for o in faults["outcomes"] if (o["contender"], o["fault"]) == ("rrq", "pause")]
+    assert f"{pause['verdict']['finished_repeated']} done twice" in lines["rrq (this project)"], (
+        "ours neither"
+    )
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z-]+)`", README))))
+def test_every_command_that_remakes_something_is_in_the_makefile(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def read_blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_first_job_of_the_readme_is_done(tmp_path: Path, redis_dsn: str) -> None:
+    handlers, producer = read_blocks("python")
+    (tmp_path / "shop.py").write_text(handlers.replace("redis://localhost:6379/0", redis_dsn))
+    imports, calls = producer.split("\n\n", 1)
+    main = indent(f"{calls}await client.close()\n", "    ")
+    (tmp_path / "elsewhere.py").write_text(
+        f"import asyncio\n{imports}\n\nasync def main():\n{main}\nasyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": "."}
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "rrq", "worker", "run", "--settings", "shop.settings", "--num-workers", "1"],
+        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        said = subprocess.run(
+            [sys.executable, "elsewhere.py"],
+            cwd=tmp_path, env=environment, check=True, capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    (promised,) = re.findall(r"# (COMPLETED .*)", producer)
+    assert said.strip() == promised
+
+
+@pytest.mark.slow
+def test_the_wave_of_the_readme_reaches_the_queue_of_the_example(redis_dsn: str) -> None:
+    (wave,) = [block for block in read_blocks("sh") if "enqueue_many" in block]
+    program = re.findall(r"<<'END'\n(.*?)^END$", wave, re.MULTILINE | re.DOTALL)[0]
+    environment = {**os.environ, "RRQ_REDIS_DSN": redis_dsn}
+    said = subprocess.run(
+        [sys.executable, "-"],
+        input=program, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert said.strip() == "450 jobs queued"
+
+
+def test_the_shell_of_the_readme_is_shell() -> None:
+    for block in read_blocks("sh"):
+        checked = subprocess.run(["bash", "-n"], input=block, check=False, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
