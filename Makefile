@@ -190,7 +190,7 @@ reference: $(VENV)/.ready ## Write the tables of docs/reference anew from the co
 	@$(REFERENCE)
 
 docs: $(VENV)/.ready ## Build all pages as a site in dist/site, which needs no network to be read
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open dist/site/index.html, or serve it: $(BIN)/python -m http.server --directory dist/site"
 
 # The pins stay as they are unless a requirement changed; `make lock UPGRADE=--upgrade` takes the newest.

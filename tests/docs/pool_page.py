@@ -136,7 +136,7 @@ def _name_type(field: Schema) -> str:
         return f"list of {'objects' if inside.get('type') == 'object' else _name_many(inside)}"
     if kind == "object" and isinstance(field.get("additionalProperties"), dict):
         return f"mapping to {_name_type(field['additionalProperties'])}"
-    return _NAMES.get(kind, kind)
+    return str(_NAMES.get(kind, kind))
 
 
 def _name_many(schema: Schema) -> str:

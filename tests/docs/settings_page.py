@@ -28,7 +28,7 @@ variable wins, so that the [pool](pool.md) decides which Redis is used and how m
 nearest `.env` file upwards.
 
 ```python
-settings = RRQSettings(job_registry=registry, worker_concurrency=50)       # RRQ_WORKER_CONCURRENCY=50 without the argument
+settings = RRQSettings(job_registry=registry, worker_concurrency=50)   # or RRQ_WORKER_CONCURRENCY=50
 ```
 
 Units are in the names. A variable holds lists and mappings as JSON (`redis_sentinel_hosts` also takes commas). Where there
@@ -67,8 +67,14 @@ _BOUNDS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.L
 def render() -> str:
     parts = []
     for section, names in group_by_comment(RRQSettings).items():
-        rows = [row for row in list_settings(RRQSettings) if row[0] in {code(name) for name in names}]
-        table = render_table(("setting", "variable", "type", "default", "what it is"), rows)
+        shown = {code(name) for name in names}
+        # Both names in one cell: five columns are more than a screen is wide.
+        rows = [
+            ("<br>".join(filter(None, row[:2])), *row[2:])
+            for row in list_settings(RRQSettings)
+            if row[0] in shown
+        ]
+        table = render_table(("setting and variable", "type", "default", "what it is"), rows)
         parts.append(f"## {section}\n\n{table}")
     others = render_table(
         ("variable", "what it is"), [(code(name), text) for name, text in OTHER_VARIABLES.items()]
