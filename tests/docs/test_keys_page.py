@@ -23,6 +23,22 @@ POOL = PoolReport("shop/emails", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "
 NEVER_SEEN = {"rrq:notify", "rrq:workers:awaited"}
 #: Gone before a busy machine looks; that it is on the page is seen below.
 SELDOM_SEEN = {"rrq:notified:rrq:queue:<queue>"}
+#: Times that the page tells in words, as a fresh key has them.
+TIMES_SECONDS = {
+    "rrq:cancel:<worker_id>": ("a day", 86_400),
+    "rrq:control:<worker_id>": ("a minute", 60),
+    "rrq:drain:<pod_uid>": ("30 seconds", 30),
+    "rrq:wake:rrq:queue:<queue>": ("five seconds", 5),
+    "rrq:workers:info:<worker_id>": ("twenty leases", 20 * 15),
+    "rrq:debounce:<key>": ("a day", 86_400),
+    "rrq:batch:<batch_id>:pending": ("30 days", 30 * 86_400),
+    "rrq:stats:<minute>": ("a day and an hour", 25 * 3_600),
+    "rrq:pool:<pool>:decisions": ("a week", 7 * 86_400),
+    "rrq:cron:table:<group>": ("35 days", 35 * 86_400 + 60),
+    "last_process:<unique_key>": ("a minute", 60),
+}
+#: What a loaded machine may take from the birth of a key to the first look at it.
+LATE_SECONDS = 60
 _EXPIRES = re.compile(r"^for (?!ever)|at most|else for|as long as")
 
 
@@ -30,7 +46,11 @@ _EXPIRES = re.compile(r"^for (?!ever)|at most|else for|as long as")
 class Seen:
     key: str
     type: str
-    expires: bool
+    remaining_ms: int
+
+    @property
+    def expires(self) -> bool:
+        return self.remaining_ms >= 0
 
 
 def find_pattern(key: str) -> str:
@@ -48,7 +68,7 @@ async def look(store: JobStore) -> set[Seen]:
     for key in await all_keys(store):
         kind, remaining_ms = (await ask(store, "TYPE", key)).decode(), await ask(store, "PTTL", key)
         if kind != "none":  # gone meanwhile
-            seen.add(Seen(key, kind, remaining_ms >= 0))
+            seen.add(Seen(key, kind, remaining_ms))
     return seen
 
 
@@ -105,6 +125,17 @@ async def test_keys_expire_where_the_page_says_so_and_nowhere_else(store: JobSto
         if pattern != "rrq:job:<job_id>":
             lifetime = facts[pattern].lifetime
             assert one.expires == bool(_EXPIRES.search(lifetime)), (one.key, lifetime)
+
+
+async def test_keys_live_for_the_times_that_the_page_tells(store: JobStore) -> None:
+    facts = {key.pattern: key for key in keys_page.list_keys()}
+    longest_ms: dict[str, int] = {}
+    for one in await live_a_little(store):
+        pattern = find_pattern(one.key)
+        longest_ms[pattern] = max(longest_ms.get(pattern, -1), one.remaining_ms)
+    for pattern, (words, seconds) in TIMES_SECONDS.items():
+        assert words in facts[pattern].lifetime
+        assert seconds - LATE_SECONDS <= longest_ms[pattern] / 1_000 <= seconds, pattern
 
 
 def test_every_key_that_a_script_builds_is_on_the_page() -> None:
