@@ -1,4 +1,4 @@
-"""The examples that people copy: they run, and the documentation quotes them as they are."""
+"""The examples that people copy run. That the pages quote them as they are is shown by tests/docs/test_examples.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from commandline import ROOT, CommandLine
+from doc_pages import find_blocks
 from queue_steps import job_fields
 from rrq import JobRegistry
 from rrq.exc import RetryJob
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rrq import RRQClient, RRQSettings
     from rrq.store import JobStore
 
-FLOW_PAGE = ROOT / "docs" / "flow-control.md"
+FLOW_PAGE = "docs/flow-control.md"
 
 
 @pytest.fixture
@@ -37,20 +38,11 @@ def shop(flow: ModuleType, settings: RRQSettings) -> RRQSettings:
     return settings.model_copy(update=declared)
 
 
-def blocks(language: str) -> list[str]:
-    return [part.partition("```")[0] for part in FLOW_PAGE.read_text().split(f"```{language}\n")[1:]]
-
-
-def test_the_page_on_flow_control_quotes_its_example(flow: ModuleType) -> None:
-    source = (ROOT / "examples" / "flow_control.py").read_text()
-    assert len(blocks("python")) == 9
-    for block in blocks("python"):
-        assert block in source
-
-
 async def test_the_commands_of_the_page_on_flow_control_work(redis_dsn: str, store: JobStore) -> None:
     cli = CommandLine(redis_dsn)
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    lines = [
+        line for block in find_blocks(FLOW_PAGE) if block.language == "sh" for line in block.text.splitlines()
+    ]
     assert len(lines) == 13
     for line in lines:
         program, *words = shlex.split(line)
@@ -132,6 +124,39 @@ async def test_what_the_example_stops_goes_on_afterwards(
     await run_burst(shop, flow.registry)
     assert await _status(client, mail.id) is JobStatus.COMPLETED
     assert {entry.actor for entry in await store.read_audit()} == {"ada"}
+
+
+@pytest.fixture
+def recipes(flow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = importlib.import_module("examples.recipes")
+    monkeypatch.setattr(module, "BANK_SECONDS", 0.2)
+    return module
+
+
+async def test_a_bank_that_does_not_answer_is_asked_again(
+    recipes: ModuleType, settings: RRQSettings, client: RRQClient
+) -> None:
+    registry = JobRegistry()
+    registry.register("charge_card", recipes.charge_card)
+    silent, good = await client.enqueue("charge_card", 0), await client.enqueue("charge_card", 7)
+    assert silent is not None
+    assert good is not None
+    await run_burst(settings, registry)
+    assert await _status(client, silent.id) is JobStatus.RETRYING
+    assert await _status(client, good.id) is JobStatus.COMPLETED
+
+
+async def test_a_click_is_forgotten_after_a_minute(
+    recipes: ModuleType, settings: RRQSettings, client: RRQClient, store: JobStore
+) -> None:
+    async def count_click(ctx: Any, page: str) -> None: ...
+
+    registry = JobRegistry()
+    registry.register("count_click", count_click)
+    click = await recipes.count_click(client, "/index.html")
+    await run_burst(settings, registry)
+    assert await _status(client, click.id) is JobStatus.COMPLETED
+    assert 0 < await store.redis.ttl(store.keys.job_key(click.id)) <= 60
 
 
 async def _status(client: RRQClient, job_id: str) -> JobStatus | None:

@@ -1,0 +1,213 @@
+"""Commands and files of docs/operations.md and docs/monitoring.md, as far as they need no cluster, on a real Redis."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from doc_commands import check_command, is_value_of_the_chart
+from doc_pages import ROOT, find_blocks, find_pages
+from page_shell import PageShell, find_free_port
+from promql import find_metrics
+from rrq import RRQClient, RRQSettings, telemetry
+from rrq.client import JobRequest
+from rrq.connection import open_redis
+from rrq_operator.local.manifest import read_pools
+from rrq_operator.manifests import build_deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from rrq.embedded import EmbeddedRedis
+
+EXAMPLES = ROOT / "examples"
+UNITS = EXAMPLES / "units"
+PAGE = "docs/operations.md"
+COMMAND = re.compile(r"^(?:ExecStart|command)=\S*/(rrq .*)$", re.MULTILINE)
+GRACE = re.compile(r"RRQ_WORKER_SHUTDOWN_GRACE_PERIOD_SECONDS=\"?(\d+)")
+STOP = re.compile(r"^(?:TimeoutStopSec|stopwaitsecs)=(\d+)$", re.MULTILINE)
+
+
+def block_with(text: str, page: str = PAGE) -> str:
+    (found,) = (block.text for block in find_blocks(page) if text in block.text)
+    return found
+
+
+async def fill(dsn: str, jobs: int) -> None:
+    client = RRQClient(RRQSettings(redis_dsn=dsn))
+    await client.enqueue_many(JobRequest("send_mail", [number], queue_name="mail") for number in range(jobs))
+    await client.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[PageShell]:
+    """A shell for the restore: /srv/restored is a folder of the test, the second server has a port of its own."""
+    port = str(find_free_port())
+    shell = PageShell(tmp_path, {"/srv/restored": str(tmp_path), "6380": port})
+    try:
+        yield shell
+    finally:
+        # `|| true`: a test that failed before has started none.
+        shell.run(f"redis-cli -p {port} shutdown nosave || true")
+        shell.end()
+
+
+@pytest.mark.slow
+async def test_a_copy_is_restored_beside_the_old_server(
+    shell: PageShell, own_redis: EmbeddedRedis, tmp_path: Path
+) -> None:
+    await fill(own_redis.dsn, 12)
+    shell.prelude = f'URL="{own_redis.dsn}"'
+    shell.run(block_with("--rdb"), cwd=tmp_path)
+    (copy,) = tmp_path.glob("rrq-*.rdb")
+    copy.rename(tmp_path / "rrq.rdb")
+    said = shell.run(block_with("/srv/restored"), cwd=tmp_path)
+    assert re.search(r"mail\s+12\b", said), said
+    assert "12" in re.findall(r"^.*cancel.*$", said, re.MULTILINE | re.IGNORECASE)[-1], said
+
+
+@pytest.mark.slow
+async def test_what_redis_holds_can_be_asked(
+    tmp_path: Path, own_redis: EmbeddedRedis, make_redis: Callable[..., EmbeddedRedis]
+) -> None:
+    await fill(own_redis.dsn, 3)
+    shell = PageShell(
+        tmp_path, {"rrq:job:JOB_ID": '"$(redis-cli -u "$URL" --scan --pattern "rrq:job:*" | tail -1)"'}
+    )
+    shell.prelude = f'URL="{own_redis.dsn}"\nexport RRQ_REDIS_DSN="$URL"'
+    hash_bytes, *_ = shell.run(block_with("memory usage")).splitlines()
+    assert 200 < int(hash_bytes) < 2000
+    assert "mail" in shell.run(block_with("config set maxmemory"))
+
+
+def test_redis_with_the_settings_of_the_page_gives_no_warning(tmp_path: Path) -> None:
+    assert block_with("maxmemory-policy noeviction\n") in (EXAMPLES / "redis.conf").read_text()
+    shell, port = PageShell(tmp_path, {}), find_free_port()
+    try:
+        shell.start(f"exec redis-server examples/redis.conf --dir {tmp_path} --port {port}")
+        said = shell.run(
+            f"until redis-cli -p {port} ping >/dev/null 2>&1; do sleep 0.1; done\n"
+            f"RRQ_REDIS_DSN=redis://127.0.0.1:{port}/0 rrq check --json || true"
+        )
+    finally:
+        shell.end()
+    assert '"risks": []' in said
+
+
+def test_addresses_of_the_page_can_be_used() -> None:
+    urls = block_with("redis+sentinel://").split()
+    assert len(urls) == 2
+    for url in urls:
+        open_redis(RRQSettings(redis_dsn=url))
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS.iterdir()), ids=lambda unit: unit.name)
+def test_a_unit_starts_what_exists_and_waits_for_its_jobs(unit: Path) -> None:
+    text = unit.read_text()
+    (command,) = COMMAND.findall(text)
+    check_command(command.split())
+    (grace_seconds,), (stop_seconds,) = GRACE.findall(text), STOP.findall(text)
+    assert int(stop_seconds) == int(grace_seconds) + 10
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_understands_its_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "rrq-worker.service"
+    # What only the machine of the reader has: the command.
+    unit.write_text((UNITS / unit.name).read_text().replace("/opt/shop/venv/bin/rrq", "/bin/true"))
+    told = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert [line for line in told.stderr.splitlines() if unit.name in line] == []
+
+
+@pytest.mark.parametrize("manifest", sorted((EXAMPLES / "pools").glob("*.yaml")), ids=lambda path: path.name)
+def test_an_example_of_a_pool_is_accepted(manifest: Path) -> None:
+    if manifest.name == "values.yaml":
+        assert find_unknown_values(yaml.safe_load(manifest.read_text())) == []
+    else:
+        (pool,) = read_pools(str(manifest))
+        assert build_deployment(pool, "1")["kind"] == "Deployment"
+
+
+def find_unknown_values(values: Mapping[str, Any], above: str = "") -> list[str]:
+    unknown = []
+    for name, value in values.items():
+        # Pools have names of their own; what is in them is checked by Helm, and in a manifest by the test above.
+        path = f"{above}{name}"
+        if not is_value_of_the_chart(path):
+            unknown.append(path)
+        elif isinstance(value, dict) and path != "pools":
+            unknown += find_unknown_values(value, f"{path}.")
+    return unknown
+
+
+def test_values_for_monitoring_are_values_of_the_chart() -> None:
+    values = yaml.safe_load((EXAMPLES / "monitoring" / "values.yaml").read_text())
+    assert find_unknown_values(values) == []
+    assert find_unknown_values({"podMonitor": {"enable": True}, "monitor": 1}) == [
+        "podMonitor.enable",
+        "monitor",
+    ]
+
+
+def test_prometheus_without_its_operator_finds_the_pods() -> None:
+    config = yaml.safe_load((EXAMPLES / "monitoring" / "prometheus.yml").read_text())
+    workers, _operator = config["scrape_configs"]
+    (pool,) = read_pools(str(EXAMPLES / "pools" / "emails.yaml"))
+    template = build_deployment(pool, "1")["spec"]["template"]
+    seen = {_as_meta_label(name): value for name, value in template["metadata"]["labels"].items()}
+    (container,) = template["spec"]["containers"]
+    seen["__meta_kubernetes_pod_container_port_name"] = container["ports"][0]["name"]
+    kept = [rule for rule in workers["relabel_configs"] if rule.get("action") == "keep"]
+    assert len(kept) == 2
+    for rule in kept:
+        assert re.fullmatch(rule["regex"], seen[rule["source_labels"][0]])
+    (label,) = (
+        rule["source_labels"][0] for rule in workers["relabel_configs"] if rule.get("target_label") == "pool"
+    )
+    assert seen[label] == "emails"
+
+
+def _as_meta_label(name: str) -> str:
+    return "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", name)
+
+
+def test_expressions_of_the_pages_ask_for_metrics_that_exist() -> None:
+    known = set(re.findall(r"`(rrq_\w+)`", (ROOT / "docs/reference/metrics.md").read_text()))
+    expressions = [
+        block.text for page in find_pages() for block in find_blocks(page) if block.language == "promql"
+    ]
+    asked = {name for expression in expressions for name in find_metrics(expression)}
+    assert len(asked) >= 6
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} - known == set()
+
+
+def test_figures_of_memory_are_those_that_were_measured() -> None:
+    page = (ROOT / "docs/scaling-out.md").read_text()
+    (measured,) = json.loads((ROOT / "bench/results/footprint.json").read_text())
+    for name, seen in measured["by_arguments"].items():
+        assert f"| {name} | {seen['queued_bytes']:,.0f} | {seen['ended_bytes']:,.0f} |" in page
+    workers = measured["workers"]
+    assert f"{workers['pod_bytes']:,.0f} bytes" in page
+    assert (
+        f"{workers['connections_per_pod']:.0f} connections, {workers['connection_bytes']:,.0f} bytes each"
+        in page
+    )
+
+
+def test_opentelemetry_is_switched_on_as_the_page_says() -> None:
+    source = (EXAMPLES / "tracing_otel.py").read_text()
+    before = telemetry.get_telemetry()
+    try:
+        exec(compile(source, "tracing_otel.py", "exec"), {})  # noqa: S102  a file of this project
+        assert telemetry.get_telemetry() is not before
+    finally:
+        telemetry.disable()

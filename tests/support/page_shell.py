@@ -1,0 +1,128 @@
+"""The commands of a page in a real shell: in the clone, with the programs of this environment, on ports of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from doc_pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# Whoever follows the page waits seconds; beside other tests it takes longer.
+COMMANDS_SECONDS = 90.0
+END_SECONDS = 30.0
+# What differs from run to run in the output that a page shows.
+_VARIES = [
+    (r"rrq_worker_\d+_[0-9a-f]+", r"rrq_worker_\\d+_[0-9a-f]+"),
+    (r"\\\(cpuset.*?\\\)", r"\\(.*\\)"),
+    (r"\b[0-9a-f]{4}…", r"[0-9a-f-]{36}"),
+    (r"(process |processes? )\d+", r"\1\\d+"),
+    (r"Starting \d+", r"Starting \\d+"),
+    (r"\d+ms", r"\\d+ms"),
+    (r"\d+\\\.\d\d s", r".* s"),
+    (r"127\\\.0\\\.0\\\.1:\d+", r"127\\.0\\.0\\.1:\\d+"),
+    ("…", ".*"),
+]
+
+
+def find_missing_lines(shown: str, output: str) -> list[str]:
+    """Return the lines of a page that the output does not have, apart from ids, numbers of processes and times."""
+    return [line for line in shown.splitlines() if line.strip() and not re.search(_as_pattern(line), output)]
+
+
+def _as_pattern(line: str) -> str:
+    # Spaces and quotes stay as they are, so that the patterns above can be read.
+    pattern = re.sub(r"([.()\[\]{}+*?|^$\\])", r"\\\1", line.strip())
+    for varying, replacement in _VARIES:
+        pattern = re.sub(varying, replacement, pattern)
+    return pattern
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PageShell:
+    """Runs blocks of a page; what a page names and a test must not use is replaced, ports above all."""
+
+    def __init__(self, folder: Path, replacements: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._replacements = {". .venv/bin/activate": ":", **replacements}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.prelude = ""
+
+    def run(self, script: str, *, cwd: Path = ROOT) -> str:
+        """Run commands one after the other, and return what they wrote; the first that fails fails the test."""
+        # A file, because a pipe stays open as long as something runs on in the background.
+        output = self._folder / "commands.out"
+        with output.open("wb") as file:
+            finished = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", self._prepare(script)],
+                cwd=cwd,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=COMMANDS_SECONDS,
+                check=False,
+            )
+        said = output.read_text()
+        assert finished.returncode == 0, f"{script}\nended with {finished.returncode}:\n{said}"
+        return said
+
+    def start(self, script: str) -> Path:
+        """Start commands as in a terminal of their own; returns the file that has their output."""
+        output = self._folder / f"terminal-{len(self._started)}.out"
+        with output.open("wb") as file:
+            # A session of its own, so that stopping it reaches the command and not only the shell.
+            process = subprocess.Popen(
+                ["bash", "-c", self._prepare(script)],
+                cwd=ROOT,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return output
+
+    def press_ctrl_c(self) -> int:
+        """Interrupt what was started last, as its terminal would; returns its exit code."""
+        process = self._started.pop()
+        os.killpg(process.pid, signal.SIGINT)
+        return process.wait(END_SECONDS)
+
+    def end(self) -> None:
+        while self._started:
+            process = self._started.pop()
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_SECONDS)
+                    break
+
+    def _prepare(self, script: str) -> str:
+        whole = f"{self.prelude}\n{script}"
+        for found, replacement in self._replacements.items():
+            whole = whole.replace(found, replacement)
+        return whole
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RRQ_", "PYTHONPATH"))}
+    # Logs of processes are cut into whole lines only if they are written at once.
+    return kept | {"PATH": f"{sys.prefix}/bin{os.pathsep}{kept['PATH']}", "PYTHONUNBUFFERED": "1"}
