@@ -428,7 +428,10 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
         metadata = {}
     name = str(metadata.get("name") or "")
     if body.get("apiVersion") != API_VERSION or body.get("kind") != KIND:
-        raise SpecError(f"This is no {API_VERSION} {KIND} but {body.get('apiVersion')} {body.get('kind')}.")
+        raise SpecError(
+            f"This is no {API_VERSION} {KIND} but {body.get('apiVersion')} {body.get('kind')}. "
+            f"Write apiVersion: {API_VERSION} and kind: {KIND}."
+        )
     if broken := [rule.message for rule in NAME_RULES if not rule.holds(name)]:
         raise SpecError(f"{KIND} {name!r}: metadata.name: {'; '.join(broken)}")
     try:

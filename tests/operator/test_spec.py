@@ -118,7 +118,7 @@ def test_a_refusal_does_not_repeat_a_password(url: str) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({}, "This is no rrq.dev/v1alpha1 RRQWorkerPool but None None."),
+        ({}, "This is no rrq.dev/v1alpha1 RRQWorkerPool but None None. Write apiVersion: "),
         ({**good_manifest(), "kind": "Deployment"}, "but rrq.dev/v1alpha1 Deployment"),
         ({**good_manifest(), "metadata": None}, "metadata.name: "),
         ({**good_manifest(), "metadata": "emails"}, "metadata.name: "),

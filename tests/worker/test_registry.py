@@ -46,8 +46,17 @@ def test_registries_share_nothing() -> None:
 
 @pytest.mark.parametrize("not_callable", [None, 1, "handle"])
 def test_something_not_callable_is_refused(not_callable: Any) -> None:
-    with pytest.raises(ValueError, match=r"^Handler for 'send' must be a callable\.$"):
+    kind = type(not_callable).__name__
+    with pytest.raises(
+        ValueError, match=rf"^Handler for 'send' must be a callable\. This is a {kind}: pass "
+    ):
         JobRegistry().register("send", not_callable)
+
+
+def test_name_and_function_in_the_wrong_order_are_refused() -> None:
+    swapped: Any = handle
+    with pytest.raises(ValueError, match=r"^The name of a handler is text, not function\. Write register\("):
+        JobRegistry().register(swapped, handle)
 
 
 def test_a_taken_name_is_refused_and_keeps_its_handler() -> None:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rrq.cron import CronJob
 from rrq.registry import JobRegistry
@@ -134,11 +134,36 @@ def test_an_unreadable_variable_is_an_error_that_names_the_setting(monkeypatch: 
         RRQSettings()
 
 
-def test_unknown_keywords_and_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RRQ_REDIS_PORT", "tcp://10.0.0.1:6379")
-    settings = RRQSettings.model_validate({"from_the_future": 1})
+    RRQSettings()
+
+
+def test_unknown_keywords_are_ignored_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="^RRQSettings has no setting 'from_the_future', so it is ignored.$"):
+        settings = RRQSettings.model_validate({"from_the_future": 1})
 
     assert not hasattr(settings, "from_the_future")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("redis_url", "redis_dsn"), ("worker_concurency", "worker_concurrency"), ("registry", "job_registry")],
+)
+def test_a_misspelled_keyword_is_told_at_its_line(written: str, meant: str) -> None:
+    given: dict[str, Any] = {written: None}
+    with pytest.warns(UserWarning, match=f"no setting '{written}'.* Did you mean '{meant}'?") as told:
+        RRQSettings(**given)
+    assert told[0].filename == __file__
+
+
+def test_settings_of_an_application_may_have_fields_and_names_of_their_own() -> None:
+    class ShopSettings(RRQSettings):
+        tax_rate: float = Field(default=0.0, alias="taxes")
+
+    given: dict[str, Any] = {"taxes": 0.19}
+    # A warning would be an error here.
+    assert ShopSettings(**given).tax_rate == 0.19
 
 
 def test_assignment_is_not_validated() -> None:

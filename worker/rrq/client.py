@@ -20,12 +20,13 @@ from rrq.backoff import LONGEST_DELAY_SECONDS
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
 from rrq.cron import CronJob, cron_digest
 from rrq.encoding import encode_arguments
-from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable
+from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable, SettingsError
 from rrq.hooks import HookManager
 from rrq.job import Job, JobResult, JobStatus, new_job_id
 from rrq.job_options import NO_OPTIONS, JobOptions, build_kept_job, build_options
 from rrq.messages import CancelCode, CronVerdict, EnqueueCode, NewJob
 from rrq.settings import RRQSettings
+from rrq.spelling import find_meant
 from rrq.store import JobStore
 from rrq.tracing import EnqueueTrace
 
@@ -75,6 +76,11 @@ class RRQClient:
     """Enqueues jobs. Building one opens no connection and needs no event loop."""
 
     def __init__(self, settings: RRQSettings, job_store: JobStore | None = None) -> None:
+        if isinstance(settings, str):
+            # Asked for here because it is what clients of other libraries take.
+            raise SettingsError(
+                "RRQClient takes settings, not text. Write RRQClient(RRQSettings(redis_dsn='redis://127.0.0.1:6379/0'))."
+            )
         self.settings = settings
         self._created_store_internally = job_store is None
         self.job_store = job_store if job_store is not None else JobStore(settings)
@@ -129,6 +135,8 @@ class RRQClient:
         RedisUnavailable when Redis gives no answer; NotDurable when the job is queued, but not as safe
         as ``settings.durability`` asks.
         """
+        if kwargs:
+            _check_keywords(function_name, kwargs)
         request = JobRequest(
             function_name,
             args,
@@ -463,11 +471,40 @@ def _build_cron_request(cron_job: CronJob) -> JobRequest:
     )
 
 
+#: The options of ``enqueue`` as callers write them.
+_OPTIONS = frozenset(name for name in RRQClient.enqueue.__kwdefaults__ or () if name.startswith("_"))
+# What comes to mind first and is not near enough to be found by its letters.
+_OTHER_WORDS = {
+    "_queue": "_queue_name",
+    "_delay": "_defer_by",
+    "_timeout": "_job_timeout_seconds",
+    "_id": "_job_id",
+}
+
+
+def _check_keywords(function_name: str, kwargs: Mapping[str, Any]) -> None:
+    """Refuse a keyword that is nearly an option: the handler would get it, and the job would not be as asked."""
+    for name in kwargs:
+        if not name.startswith("_"):
+            continue
+        meant = _OTHER_WORDS.get(name) or find_meant(name, _OPTIONS)
+        if meant is not None:
+            raise InvalidJob(
+                f"enqueue has no option {name!r} for a job of {function_name!r}. Did you mean {meant!r}? A keyword for "
+                "the handler that must have this name goes into a JobRequest, with enqueue_request."
+            )
+
+
 def _check_texts(job: NewJob) -> None:
     """Refuse names that cannot be stored, before anything is sent."""
     if not job.function_name:
         raise InvalidJob("A job needs a function name; the one given is empty.")
     for text in (job.function_name, job.job_id, job.queue_name, job.unique_key):
+        if callable(text):
+            raise InvalidJob(
+                f"Names, ids and keys of a job are text, not {type(text).__name__}. Enqueue by the name under which "
+                f"the function is registered, such as {getattr(text, '__name__', 'send_email')!r}."
+            )
         if not isinstance(text, str):
             raise InvalidJob(f"Names, ids and keys of a job are text, not {type(text).__name__}.")
         if text.isascii():
@@ -511,11 +548,22 @@ def _whole(name: str, given: float | None, default: float) -> int:
 def _due(defer_until: datetime | None, defer_by: Deferral | None) -> str:
     """Return when a job is due in the words of the enqueue script."""
     if defer_until is not None:
+        if not isinstance(defer_until, datetime):
+            raise InvalidJob(
+                f"_defer_until is a datetime with a time zone, not {type(defer_until).__name__}. Write "
+                "datetime.now(UTC) + timedelta(hours=1), or use _defer_by for a time from now."
+            )
         moment = defer_until if defer_until.tzinfo else defer_until.replace(tzinfo=UTC)
         return f"@{int(moment.timestamp() * 1000)}"
     if defer_by is None:
         return ""
-    seconds = defer_by.total_seconds() if isinstance(defer_by, timedelta) else float(defer_by)
+    try:
+        seconds = defer_by.total_seconds() if isinstance(defer_by, timedelta) else float(defer_by)
+    except (TypeError, ValueError):
+        raise InvalidJob(
+            f"_defer_by is a timedelta or a number of seconds, not {type(defer_by).__name__}. Write "
+            "_defer_by=timedelta(minutes=5), or use _defer_until for a moment."
+        ) from None
     if not seconds <= LONGEST_DELAY_SECONDS:
         raise InvalidJob(f"_defer_by must be at most a century, not {defer_by!r}.")
     return f"+{int(seconds * 1000)}" if seconds > 0 else ""

@@ -103,7 +103,8 @@ def open_redis(settings: RRQSettings) -> Redis:
         # Not with its cause, which quotes what it took for the port: half of a password, say.
         raise SettingsError(
             f"redis_dsn {mask_dsn(settings.redis_dsn)!r} cannot be read as a URL. Write special characters "
-            "of a password percent-encoded, '/' as %2F for example, and ports and databases as numbers."
+            "of a password percent-encoded, '/' as %2F for example, and ports and databases as numbers, as in "
+            "redis://127.0.0.1:6379/0."
         ) from None
 
 
@@ -116,10 +117,13 @@ def _open(settings: RRQSettings) -> Redis:
     if scheme.endswith("+cluster"):
         return _open_cluster(settings)
     if scheme not in ("redis", "rediss", "unix"):
+        found = f"has the scheme {scheme!r}" if scheme else "has no scheme"
         raise SettingsError(
-            f"redis_dsn {mask_dsn(settings.redis_dsn)!r} has the scheme {scheme!r}. Use redis://, "
-            "rediss://, unix://, redis+sentinel:// or redis+cluster://."
+            f"redis_dsn {mask_dsn(settings.redis_dsn)!r} {found}. Use redis://, "
+            "rediss://, unix://, redis+sentinel:// or redis+cluster://, as in redis://127.0.0.1:6379/0."
         )
+    if scheme != "unix":
+        _check_database(settings.redis_dsn)
     options = _connection_options(settings)
     if scheme == "unix":
         options.pop("socket_keepalive")
@@ -132,6 +136,15 @@ def _open(settings: RRQSettings) -> Redis:
         **options,
     )
     return Redis.from_pool(pool)
+
+
+def _check_database(dsn: str) -> None:
+    """Raise ValueError where redis-py would silently take database 0 for what is no number."""
+    parts = urlsplit(dsn)
+    int(parts.path.strip("/") or 0)
+    # A missing slash makes the host a path, and redis-py would go to localhost.
+    if parts.path and not parts.netloc and not dsn.partition(":")[2].startswith("//"):
+        raise ValueError
 
 
 async def close_redis(redis: Redis) -> None:
@@ -157,6 +170,15 @@ def _connection_options(settings: RRQSettings) -> dict[str, Any]:
 def _tls_options(settings: RRQSettings) -> dict[str, Any]:
     if settings.redis_tls_ca_file is None:
         return {}
+    try:
+        with open(settings.redis_tls_ca_file, "rb"):
+            pass
+    except OSError as error:
+        # redis-py would tell of a file that is missing, but not of which.
+        raise SettingsError(
+            f"redis_tls_ca_file {str(settings.redis_tls_ca_file)!r} cannot be read: {error.strerror}. Name the file "
+            "with the authority that signed the certificate of Redis, or leave it out for those of this system."
+        ) from error
     return {"ssl_ca_certs": str(settings.redis_tls_ca_file)}
 
 

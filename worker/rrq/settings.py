@@ -10,6 +10,7 @@ No name here may end in ``_host`` or ``_port``, nor contain ``_service_``: Kuber
 """
 
 import json
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
 
@@ -31,11 +32,37 @@ from rrq.cron import CronJob
 from rrq.flow import Limit
 from rrq.middleware import Middleware, check_middleware
 from rrq.registry import JobRegistry
+from rrq.spelling import find_meant
 
 __all__ = ["RRQSettings"]
 
 # Two renewals may get lost before the lease ends.
 _RENEWALS_PER_LEASE: Final = 3
+# From the validator through pydantic and pydantic-settings to the line that builds the settings.
+_FRAMES_TO_CALLER: Final = 4
+# What comes to mind first, and is not near enough to be found by its letters.
+_OTHER_WORDS: Final = {
+    "redis_url": "redis_dsn",
+    "redis": "redis_dsn",
+    "dsn": "redis_dsn",
+    "url": "redis_dsn",
+    "registry": "job_registry",
+    "concurrency": "worker_concurrency",
+    "queue": "default_queue_name",
+    "queue_name": "default_queue_name",
+    "max_retries": "default_max_retries",
+    "job_timeout_seconds": "default_job_timeout_seconds",
+}
+
+
+def find_meant_setting(name: str) -> str | None:
+    """Return the setting that somebody who wrote ``name`` most likely meant; None when there is no telling."""
+    return _OTHER_WORDS.get(name) or find_meant(name, RRQSettings.model_fields)
+
+
+def describe_meant_setting(name: str) -> str:
+    meant = find_meant_setting(name)
+    return "" if meant is None else f" Did you mean {meant!r}?"
 
 
 class RRQSettings(BaseSettings):
@@ -364,6 +391,21 @@ class RRQSettings(BaseSettings):
         for target, limit in value.items():
             limit.check(target)
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_unknown_names(cls, given: Any) -> Any:
+        # Ignored as in RRQ 0.7, but never silently. A subclass may take what it likes under any other name.
+        is_open = cls.model_config.get("extra") == "allow" or any(
+            field.alias or field.validation_alias for field in cls.model_fields.values()
+        )
+        for name in given if isinstance(given, dict) and not is_open else ():
+            if name not in cls.model_fields:
+                warnings.warn(
+                    f"{cls.__name__} has no setting {name!r}, so it is ignored.{describe_meant_setting(name)}",
+                    stacklevel=_FRAMES_TO_CALLER,
+                )
+        return given
 
     @model_validator(mode="after")
     def _check_lease(self) -> "RRQSettings":

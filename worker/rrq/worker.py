@@ -74,6 +74,9 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         worker_id: str | None = None,
         burst: bool = False,
     ) -> None:
+        if isinstance(queues, str):
+            # A text is a sequence of letters, and each would be served as a queue.
+            raise ValueError(f"queues is a list of names, not text. Write queues=[{queues!r}].")  # noqa: TRY004
         self.settings = settings
         self.job_registry = job_registry
         self.queues = queues if queues is not None else [settings.default_queue_name]

@@ -53,7 +53,8 @@ def parse_pools(text: str, source: str) -> list[Pool]:
     if not pools:
         kinds = ", ".join(sorted({str(body.get("kind")) for body in bodies})) or "nothing"
         raise ManifestError(
-            f"{source} holds no {KIND} but {kinds}. Name a file with a pool, such as examples/pool.yaml."
+            f"{source} holds no {KIND} but {kinds}. Name a file with a pool, such as examples/pool.yaml"
+            f"{', or write kind: ' + KIND if KIND.lower() in kinds.lower() else ''}."
         )
     return pools
 

@@ -101,8 +101,9 @@ async def test_job_data_cannot_steer_the_terminal(
 
 @pytest.mark.parametrize("command", ["show", "trace", "replay", "cancel"])
 async def test_a_missing_job_is_named(cli: CommandLine, command: str) -> None:
-    assert await cli.refused("job", command, "nobody") == "Job 'nobody' not found"
-    assert await cli.refused("job", command, "nobody", "--json") == "Job 'nobody' not found"
+    told = "Job 'nobody' not found. 'rrq job list' shows those there are; "
+    assert (await cli.refused("job", command, "nobody")).startswith(told)
+    assert (await cli.refused("job", command, "nobody", "--json")).startswith(told)
 
 
 async def test_jobs_are_listed_newest_first(cli: CommandLine, client: RRQClient) -> None:
@@ -260,7 +261,7 @@ async def test_several_jobs_are_cancelled_and_audited(
     result = await cli.run("job", "cancel", "job-0", "nobody", "job-1", "--as", "ada")
     assert result.exit_code == 1
     assert result.stdout == "Job 'job-0' cancelled successfully\nJob 'job-1' cancelled successfully\n"
-    assert result.stderr == "Job 'nobody' not found\n"
+    assert result.stderr.startswith("Job 'nobody' not found. ")
     assert await is_queued(store, "job-2")
     audited = [(entry.actor, entry.action, entry.object) for entry in await store.read_audit()]
     assert audited == [("ada", "cancel", "job:job-1"), ("ada", "cancel", "job:job-0")]
@@ -414,7 +415,7 @@ async def test_a_batch_tells_how_far_it_has_come(
     assert (found["pending"], found["failed"], found["open"]) == (0, 1, False)
     assert found["ended"] is not None
     assert "\nState: ended at 2" in await cli.ok("batch", "show", batch.batch_id)
-    assert await cli.refused("batch", "show", "nobody") == "Batch 'nobody' not found"
+    assert (await cli.refused("batch", "show", "nobody")).startswith("Batch 'nobody' not found. Its id is ")
 
 
 async def test_a_batch_of_a_foreign_hand_is_shown(cli: CommandLine, store: JobStore) -> None:

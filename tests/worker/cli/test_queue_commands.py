@@ -129,7 +129,10 @@ async def test_entries_without_a_job_and_odd_scores_are_shown(cli: CommandLine, 
 
 
 async def test_a_queue_that_was_never_used_is_not_found(cli: CommandLine) -> None:
-    assert await cli.refused("queue", "inspect", "mail") == "Queue 'mail' not found"
+    assert await cli.refused("queue", "inspect", "mail") == (
+        "Queue 'mail' not found. It has no jobs, and no worker has served it. "
+        "'rrq queue list --show-empty' shows those there are."
+    )
 
 
 async def test_a_served_queue_without_jobs_is_empty(

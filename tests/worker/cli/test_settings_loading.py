@@ -113,20 +113,72 @@ def test_a_module_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("shop_d.nothing", "module 'shop_d' has no attribute 'nothing'"),
-        ("settings", "Empty module name"),
-        ("shop_d.number", "it is a int, not an RRQSettings"),
+        (
+            "shop_d.setings",
+            (
+                "module 'shop_d' has no attribute 'setings'. Did you mean 'settings'? "
+                "Settings in that module: shop_d.settings"
+            ),
+        ),
+        (
+            "shop_f.settings",
+            (
+                "module 'shop_f' has no attribute 'settings'. That module has no settings: write "
+                "settings = RRQSettings(job_registry=…) in it"
+            ),
+        ),
+        ("settings", "a settings path is MODULE.NAME with dots, such as settings.settings"),
+        ("shop_d:settings", "a settings path is MODULE.NAME with dots, such as shop_d.settings"),
+        ("shop/jobs.py", "a settings path is MODULE.NAME with dots, such as shop.jobs.settings"),
+        (
+            "shop_d.number",
+            "it is a int, not an RRQSettings. Settings in that module: shop_d.settings",
+        ),
+        (
+            "shop_d.RRQSettings",
+            "it is the class RRQSettings, not an object of it. Settings in that module: shop_d.settings",
+        ),
         ("shop_e.settings", "division by zero"),
+        (
+            "shop_g.settings",
+            (
+                "worker_concurrency: Input should be a valid integer, unable to parse string as an integer. A value comes "
+                "from the code or, where that leaves it out, from its RRQ_* variable"
+            ),
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_explained(
     path: str, reason: str, write_module: Callable[[str, str], str]
 ) -> None:
-    write_module("shop_d", "number = 5\n")
+    write_module("shop_d", SETTINGS.format(host="d") + "number = 5\n")
     write_module("shop_e", "1 / 0\n")
+    write_module("shop_f", "")
+    write_module("shop_g", "from rrq import RRQSettings\nsettings = RRQSettings(worker_concurrency='ten')\n")
     with pytest.raises(Refusal) as refusal:
         load_settings(path)
     assert refusal.value.message == (f"ERROR: Unexpected error processing settings object '{path}': {reason}")
+
+
+@pytest.mark.parametrize("line", ["import no_such_library", "from shop_h import nothing"])
+def test_a_module_that_lacks_something_is_not_said_to_be_missing(
+    line: str, write_module: Callable[[str, str], str]
+) -> None:
+    write_module("shop_h", f"{line}\n")
+    with pytest.raises(Refusal, match="It was found, but something that it imports was not: install that"):
+        load_settings("shop_h.settings")
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    os.environ |= {
+        "RRQ_REDIS_URL": "redis://secret",
+        "RRQ_REDIS_PORT": "tcp://10.0.0.1:6379",
+        "RRQ_LOG_LEVEL": "INFO",
+    }
+    load_settings(None)
+    assert capsys.readouterr().err == (
+        "WARNING: RRQ_REDIS_URL is no variable of RRQ and has no effect. Did you mean RRQ_REDIS_DSN?\n"
+    )
 
 
 def test_variables_that_make_no_settings_are_named_without_their_values() -> None:

@@ -207,4 +207,6 @@ async def test_a_missing_folder_is_a_usage_error(cli: CommandLine) -> None:
 
 async def test_settings_without_a_registry_are_refused(cli: CommandLine) -> None:
     complaint = await cli.refused("worker", "watch")
-    assert complaint == "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings."
+    assert complaint.startswith(
+        "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings. Write RRQSettings("
+    )

@@ -96,7 +96,8 @@ def test_a_burst_of_several_processes_is_refused_before_anything_is_loaded() -> 
     assert done.returncode == 1
     assert done.stderr.strip() == (
         "ERROR: --burst mode is not supported with multiple workers (--num-workers > 1). "
-        "Burst mode cannot coordinate across multiple processes."
+        "Burst mode cannot coordinate across multiple processes. Leave --num-workers out, or leave --burst out and let "
+        "the processes run on."
     )
 
 

@@ -59,7 +59,10 @@ def batch_show(batch_id: str, settings_path: str | None, as_json: bool) -> None:
 async def _read(store: JobStore, batch_id: str) -> _Batch:
     fields = await store.read_batch(batch_id)
     if fields is None:
-        raise Refusal(f"Batch '{batch_id}' not found")
+        raise Refusal(
+            f"Batch '{batch_id}' not found. Its id is Batch.batch_id, which enqueue_batch returned; it is forgotten "
+            "when its keep_seconds are over, and RRQ_REDIS_DSN or --settings may name another Redis."
+        )
     return _parse(batch_id, fields)
 
 

@@ -199,4 +199,7 @@ def _read_token(path: Path | None, option: str) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The file of {option}, {path}, cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(
+            f"The file of {option}, {path}, cannot be read: {reason}. Write the token into it, or name another file."
+        ) from error

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import click
 
 from rrq.commands.formatting import NOTHING, format_duration, format_time, format_value
+from rrq.commands.job_choice import read_chosen_job
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_panel
 from rrq.commands.redis_access import run_with_store
-from rrq.commands.refusal import Refusal
-from rrq.inspection import read_stored_job
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
 
@@ -31,10 +30,7 @@ def dlq_inspect(job_id: str, raw: bool, settings_path: str | None, as_json: bool
 
 
 async def _read(store: JobStore, job_id: str) -> StoredJob:
-    job = await read_stored_job(store, job_id)
-    if job is None:
-        raise Refusal(f"Job {job_id} not found")
-    return job
+    return await read_chosen_job(store, job_id)
 
 
 def _describe(job: StoredJob) -> Iterator[tuple[str, str]]:

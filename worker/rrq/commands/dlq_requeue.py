@@ -33,6 +33,7 @@ class _Order:
     actor: str
     is_dry_run: bool
     is_quiet: bool
+    usual_dlq_name: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def dlq_requeue(
             dlq_name or store.settings.default_dlq_name, wanted, () if job_id is None else (job_id,), limit
         )
         queue = target_queue or store.settings.default_queue_name
-        return await _requeue(store, _Order(choice, queue, actor, dry_run, as_json))
+        return await _requeue(
+            store, _Order(choice, queue, actor, dry_run, as_json, store.settings.default_dlq_name)
+        )
 
     done = run_with_store(settings_path, requeue)
     if as_json:
@@ -115,6 +118,10 @@ def _print(done: _Done) -> None:
     order, count = done.order, len(done.matching)
     if count == 0:
         print_line(f"No matching jobs found in DLQ: {order.choice.dlq_name}")
+        if order.choice.dlq_name != order.usual_dlq_name:
+            print_note(
+                f"Note: the settings name {order.usual_dlq_name} for dead letters; leave --dlq-name out to use that."
+            )
     elif order.is_dry_run:
         print_line(f"DRY RUN: Would requeue {count} jobs")
         rows = [dead_letter_row(job) for job in done.matching[:_SHOWN_IN_DRY_RUN]]

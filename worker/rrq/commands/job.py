@@ -4,13 +4,13 @@ import click
 
 from rrq.client import JobRequest, RRQClient
 from rrq.commands.job_cancel import job_cancel
+from rrq.commands.job_choice import job_not_found
 from rrq.commands.job_list import job_list
 from rrq.commands.job_show import job_show
 from rrq.commands.job_trace import job_trace
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
-from rrq.commands.refusal import Refusal
 from rrq.decoding import parse_job_hash
 from rrq.job import Job
 from rrq.store import JobStore
@@ -47,7 +47,7 @@ def job_replay(job_id: str, queue_name: str | None, settings_path: str | None, a
 async def _replay(store: JobStore, job_id: str, queue_name: str | None) -> Job:
     fields = await store.get_job(job_id)
     if fields is None:
-        raise Refusal(f"Job '{job_id}' not found")
+        raise job_not_found(job_id)
     # Strict: a copy whose arguments could not be read would run with none.
     old = parse_job_hash(job_id, fields)
     request = JobRequest(

@@ -7,6 +7,7 @@ import click
 from rrq.commands.actor import as_option
 from rrq.commands.cancel_options import filter_options
 from rrq.commands.formatting import printable
+from rrq.commands.job_choice import job_not_found
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
@@ -121,7 +122,7 @@ async def _cancel(store: JobStore, job_id: str) -> bool:
     """Return whether the job was running and is now being stopped. Raises Refusal when it cannot be."""
     code, status = await store.cancel_job(job_id)
     if code is CancelCode.NOT_FOUND:
-        raise Refusal(f"Job '{job_id}' not found")
+        raise job_not_found(job_id)
     if code is CancelCode.ENDED and status in QUEUED_STATUSES:
         raise Refusal(await _explain_missing_entry(store, job_id))
     if code is CancelCode.ENDED:

@@ -45,5 +45,12 @@ async def read_chosen_job(store: JobStore, job_id: str) -> StoredJob:
     """Read the job that the user named. Raises Refusal when there is none."""
     job = await read_stored_job(store, job_id)
     if job is None:
-        raise Refusal(f"Job '{job_id}' not found")
+        raise job_not_found(job_id)
     return job
+
+
+def job_not_found(job_id: str) -> Refusal:
+    return Refusal(
+        f"Job '{job_id}' not found. 'rrq job list' shows those there are; one that ended is forgotten when its "
+        "result_ttl_seconds are over, and RRQ_REDIS_DSN or --settings may name another Redis."
+    )

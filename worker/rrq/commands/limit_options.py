@@ -20,6 +20,21 @@ _NAMES = (
 )
 
 
+def _parse_rate(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """Return the number; to what others write as 10/m, say how it is written here."""
+    if text is None:
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no number; write 10 a minute as --rate 10 --per 60.", param=parameter
+        ) from None
+    if rate < 0:
+        raise click.BadParameter(f"{text!r} is below 0.", param=parameter)
+    return rate
+
+
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a limit; the command gets them as ``wanted``."""
 
@@ -33,7 +48,9 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min=0),
         help="Where that argument stands when it is not given by name, counted from 0.",
     )
-    @click.option("--rate", type=click.FloatRange(min=0), help="So many starts in the time of --per.")
+    @click.option(
+        "--rate", metavar="NUMBER", callback=_parse_rate, help="So many starts in the time of --per."
+    )
     @click.option(
         "--per", "per_seconds", type=float, default=1.0, show_default=True, help="Seconds that --rate is for."
     )

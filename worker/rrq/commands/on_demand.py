@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rrq.commands.refusal import Refusal
+from rrq.spelling import suggest
 
 
 class CommandsOnDemand(click.Group):
@@ -33,6 +34,14 @@ class CommandsOnDemand(click.Group):
                 f"ERROR: {error.object!r} holds bytes that are not UTF-8, as no name, id or key of RRQ does. "
                 "Check the arguments, and the locale of this terminal."
             ) from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click looks for what was meant among the commands that it has loaded, and there are none.
+        if args and args[0] not in self._places and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}.{suggest(args[0], self._places)}")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._places)

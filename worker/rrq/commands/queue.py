@@ -6,7 +6,7 @@ import click
 
 from rrq.commands.formatting import NOTHING, describe_page, format_duration, format_ms, shorten
 from rrq.commands.options import json_option, limit_option, offset_option, settings_option
-from rrq.commands.output import Table, print_json, print_line, print_table
+from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.queue_stats import queue_stats
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
@@ -19,9 +19,11 @@ from rrq.inspection import (
     read_served_queue_names,
 )
 from rrq.messages import QueueObservation
+from rrq.spelling import suggest
 from rrq.store import JobStore
 
 _SHOWN_ID_LENGTH = 8
+_MOST_UNSERVED_TOLD = 5
 
 
 @click.group()
@@ -38,7 +40,7 @@ queue.add_command(queue_stats)
 @json_option
 def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> None:
     """List all active queues, the largest first."""
-    queues = run_with_store(settings_path, _read_queues)
+    queues, unserved = run_with_store(settings_path, _read_queues)
     shown = {name: queue for name, queue in queues.items() if show_empty or _size(queue)}
     ordered = sorted(shown.items(), key=lambda entry: (-_size(entry[1]), entry[0]))
     if as_json:
@@ -52,11 +54,21 @@ def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> No
         print_table(Table("Active Queues", ("Queue Name", "Pending Jobs", "Next Job", "Oldest Job"), rows))
         total = sum(_size(queue) for _, queue in ordered)
         print_line(f"Total: {len(ordered)} queues, {total} pending jobs")
+        for note in unserved:
+            print_note(f"Note: {note}")
 
 
-async def _read_queues(store: JobStore) -> dict[str, QueueObservation]:
+async def _read_queues(store: JobStore) -> tuple[dict[str, QueueObservation], list[str]]:
+    """Return the queues, and what to say of those that nobody has ever served."""
     names = {name async for name in find_queue_names(store)}
-    return await observe_queues(store, names | await read_served_queue_names(store))
+    served = await read_served_queue_names(store)
+    queues = await observe_queues(store, names | served)
+    unserved = [name for name, queue in sorted(queues.items()) if name not in served and queue.due]
+    return queues, [
+        f"no worker has served queue '{name}' yet.{suggest(name, served)} Start one with --queue {name}, or "
+        "enqueue with the _queue_name that workers serve."
+        for name in unserved[:_MOST_UNSERVED_TOLD]
+    ]
 
 
 @queue.command("inspect")
@@ -81,7 +93,11 @@ async def _read_page(store: JobStore, queue_name: str, offset: int, limit: int) 
     page = await read_queue_page(store, queue_name, offset, limit)
     # Redis keeps no empty queues; one that is served is there all the same.
     if page.total == 0 and store.keys.queue_name(queue_name) not in await read_served_queue_names(store):
-        raise Refusal(f"Queue '{queue_name}' not found")
+        names = {name async for name in find_queue_names(store)} | await read_served_queue_names(store)
+        raise Refusal(
+            f"Queue '{queue_name}' not found. It has no jobs, and no worker has served it."
+            f"{suggest(store.keys.queue_name(queue_name), names)} 'rrq queue list --show-empty' shows those there are."
+        )
     return page
 
 

@@ -9,7 +9,7 @@ import click
 from rrq.commands.formatting import format_duration
 from rrq.commands.job_choice import short_queue_name
 from rrq.commands.options import json_option, settings_option
-from rrq.commands.output import Table, print_json, print_line, print_scan_note, print_table
+from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import DeadLetterScan
 from rrq.inspection import JobScan, find_queue_names, read_served_queue_names
@@ -37,6 +37,8 @@ class _QueueStats:
 class _Stats:
     queues: list[_QueueStats]
     is_complete: bool
+    unknown: list[str]
+    """Queues that were asked for, have nothing and were never served."""
 
 
 @click.command("stats")
@@ -68,6 +70,8 @@ def queue_stats(
     print_table(Table("Queue Statistics", _COLUMNS, [_row(queue) for queue in stats.queues]))
     if not stats.is_complete:
         print_scan_note(max_scan)
+    for name in stats.unknown:
+        print_note(f"Note: queue '{name}' has no jobs and no worker has served it yet. Is that its name?")
 
 
 async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: int) -> _Stats:
@@ -90,7 +94,9 @@ async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: i
     )
     sizes = await store.batch_get_queue_sizes(sorted(names))
     queues = [_QueueStats(name, size, dead[name], tallies[name]) for name, size in sizes.items()]
-    return _Stats(queues, scan.is_complete and letters.is_complete)
+    served = await read_served_queue_names(store) if chosen else set()
+    unknown = [queue.name for queue in queues if queue.name in chosen - served and not queue.total]
+    return _Stats(queues, scan.is_complete and letters.is_complete, unknown)
 
 
 def _row(stats: _QueueStats) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import load_settings
-from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, mask_dsn
+from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
+from rrq.redis_advice import describe_redis_trouble
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -54,10 +55,4 @@ def telling_redis_trouble(settings: RRQSettings) -> Iterator[None]:
 
 def describe_trouble(settings: RRQSettings, error: BaseException) -> str:
     """Return what happened, to which Redis, and what to do about it."""
-    address, reason = mask_dsn(settings.redis_dsn), str(error).rstrip(".") or type(error).__name__
-    if isinstance(error, LOST_REPLY_ERRORS):
-        return (
-            f"Redis at {address} could not be reached: {reason}. Check redis_dsn (RRQ_REDIS_DSN), its "
-            "user and password, and that Redis accepts connections from here."
-        )
-    return f"Redis at {address} refused a command: {reason}. See to Redis or its access rules, then repeat."
+    return describe_redis_trouble(settings.redis_dsn, error)

@@ -20,7 +20,8 @@ from rrq.pod.supervisor import Supervisor
 
 BURST_IS_ALONE = (
     "ERROR: --burst mode is not supported with multiple workers (--num-workers > 1). "
-    "Burst mode cannot coordinate across multiple processes."
+    "Burst mode cannot coordinate across multiple processes. Leave --num-workers out, or leave --burst out and let "
+    "the processes run on."
 )
 
 

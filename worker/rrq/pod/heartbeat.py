@@ -18,6 +18,7 @@ from rrq.connection import REDIS_ERRORS, is_script_failure
 from rrq.messages import Beat, BeatReply, DeathCertificate, Observation, ReapReport
 from rrq.metrics import Meter
 from rrq.recovery import Sweeper
+from rrq.redis_advice import describe_redis_trouble
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -129,7 +130,8 @@ class PodHeartbeat:
                 if await self._listen(store, left):
                     return
         except REDIS_ERRORS as error:
-            logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
+            told = describe_redis_trouble(store.settings.redis_dsn, error)
+            logger.warning("heartbeat failed, trying again", extra={"error": told})
             # Not cut short by a death: its certificate meets the same Redis.
             await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, random.uniform))
 

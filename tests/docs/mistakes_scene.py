@@ -1,0 +1,179 @@
+"""Where the mistakes of docs/mistakes.md are made: a folder with an application, several Redis, and a shell."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import shlex
+import subprocess
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from click.testing import CliRunner
+
+import rrq.cli
+import rrq_operator.cli
+import rrq_operator.plugin.cli
+from bad_manifests import good_manifest
+from commandline import child_environment
+from rrq import CronJob, JobRegistry, RRQClient, RRQSettings, RRQWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import click
+
+    from mistakes_page import Block
+
+APPLICATION = """
+from rrq import JobRegistry, RRQSettings
+
+
+async def send_email(ctx, address):
+    return f"sent to {address}"
+
+
+registry = JobRegistry()
+registry.register("send_email", send_email)
+settings = RRQSettings(job_registry=registry)
+bare = RRQSettings()
+"""
+_GROUPS: Mapping[str, click.Group] = {
+    "rrq": rrq.cli.rrq,
+    "rrq-operator": rrq_operator.cli.main,
+    "kubectl-rrq": rrq_operator.plugin.cli.rrq,
+}
+_MODULES = {"rrq": "rrq", "rrq-operator": "rrq_operator"}
+
+
+@dataclass
+class Scene:
+    """One user in one folder. ``addresses`` are those of the page to those of this run."""
+
+    folder: Path
+    addresses: Mapping[str, str]
+    programs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "shop.py").write_text(APPLICATION)
+
+    async def play(self, block: Block) -> str:
+        """Do what a block says; returns what is printed, with the addresses of the page."""
+        text = self._localize(block.text)
+        if block.language == "yaml":
+            self._write_pool(text)
+            return ""
+        if block.language == "python" and text.startswith("# "):
+            name, _, source = text.removeprefix("# ").partition("\n")
+            (self.folder / name).write_text(source)
+            return ""
+        if block.language == "python":
+            return self._globalize(await self._run_python(text))
+        return self._globalize(await self._run_command(text, has_process=block.language == "bash"))
+
+    def _write_pool(self, text: str) -> None:
+        pool = good_manifest()
+        del pool["spec"]["redis"]
+        (self.folder / "pool.yaml").write_text(yaml.safe_dump(_merge(pool, yaml.safe_load(text))))
+
+    async def _run_command(self, line: str, *, has_process: bool) -> str:
+        words = shlex.split(line)
+        environment = {"RRQ_REDIS_DSN": f"redis://{self.addresses['127.0.0.1:6379']}/0", "COLUMNS": "200"}
+        while "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            environment[name] = value
+        if has_process:
+            return await asyncio.to_thread(self._run_process, words, environment)
+        group, program = _GROUPS[words[0]], words[0].replace("-", " ", words[0].startswith("kubectl"))
+        runner = CliRunner(env={"RRQ_SETTINGS": None, **environment})
+        result = await asyncio.to_thread(runner.invoke, group, words[1:], prog_name=program)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            return "".join(traceback.format_exception(result.exception))
+        return result.output
+
+    def _run_process(self, words: list[str], environment: Mapping[str, str]) -> str:
+        module = _MODULES.get(words[0])
+        program = [sys.executable, "-m", module] if module is not None else [self.programs[words[0]]]
+        # A thread of the tests has no signal handlers, and their logging must stay as it is.
+        inherited = child_environment({**environment, "PYTHONPATH": str(self.folder)})
+        done = subprocess.run(
+            [*program, *words[1:]],
+            cwd=self.folder,
+            env=inherited,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stdout
+
+    async def _run_python(self, source: str) -> str:
+        """Run statements that may await; returns the last line of a traceback, or the warnings."""
+        settings = RRQSettings(
+            redis_dsn=f"redis://{self.addresses['127.0.0.1:6379']}/0", job_registry=JobRegistry()
+        )
+        client = RRQClient(settings)
+        names: dict[str, Any] = {
+            name: value
+            for value in (
+                CronJob,
+                JobRegistry,
+                RRQClient,
+                RRQSettings,
+                RRQWorker,
+                asyncio,
+                datetime,
+                timedelta,
+                send_email,
+            )
+            if (name := value.__name__)
+        } | {"UTC": UTC, "client": client, "settings": settings, "registry": settings.job_registry}
+        code = compile(source, "page.py", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                outcome = eval(code, names)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            # What it raises is what the page tells.
+            except Exception as error:  # noqa: BLE001
+                return "".join(traceback.format_exception_only(error))
+            finally:
+                await client.close()
+        return "".join(f"{type(warning.message).__name__}: {warning.message}\n" for warning in told)
+
+    def _localize(self, text: str) -> str:
+        for shown, real in self.addresses.items():
+            text = text.replace(shown, real)
+        return text
+
+    def _globalize(self, text: str) -> str:
+        for shown, real in self.addresses.items():
+            text = text.replace(real, shown)
+            # Inside of an error of the socket, host and port stand apart.
+            text = text.replace(_as_pair(real), _as_pair(shown))
+        return text.replace(f"{self.folder}{os.sep}", "")
+
+
+async def send_email(ctx: Any, address: str) -> str:
+    return f"sent to {address}"
+
+
+def _as_pair(address: str) -> str:
+    host, _, port = address.partition(":")
+    return f"('{host}', {port})"
+
+
+def _merge(base: Any, change: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(change, dict):
+        return change
+    return base | {key: _merge(base.get(key), value) for key, value in change.items()}

@@ -1,0 +1,122 @@
+"""Every mistake on docs/mistakes.md is made for real, and answered with the words that the page shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from certificates import make_certificates
+from kubernetes_build import CannotHostKubernetes, find_client
+from mistakes_page import PAGE, Mistake, is_shown, read_mistakes
+from mistakes_scene import Scene
+from proxy import RedisProxy
+from rrq.embedded import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from _pytest.mark import ParameterSet
+
+MISTAKES = read_mistakes(PAGE.read_text())
+# What a program says that nobody has prepared; the traceback of a job is shown indented.
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def plain_redis() -> Iterator[EmbeddedRedis]:
+    """Keeps jobs on disk and has a limit of memory, so that a check finds nothing else to warn of."""
+    with EmbeddedRedis(appendonly=True, extra_args=("--maxmemory", "100mb")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded_redis() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(extra_args=("--requirepass", "open-sesame")) as server:
+        yield server
+
+
+@pytest.fixture
+async def scene(
+    plain_redis: EmbeddedRedis,
+    guarded_redis: EmbeddedRedis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Scene]:
+    """A folder of the user's own, and the Redis servers that the page speaks of."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("shop", "half"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with redis.Redis.from_url(plain_redis.dsn) as connection:
+        connection.flushall()
+        connection.config_set("maxmemory-policy", "noeviction")
+    certificates = make_certificates(tmp_path)
+    async with RedisProxy(plain_redis.port, tls=certificates.server_context) as tls:
+        ports = {6379: plain_redis.port, 6381: guarded_redis.port, 6382: tls.port, 6399: 1}
+        addresses = {f"127.0.0.1:{shown}": f"127.0.0.1:{real}" for shown, real in ports.items()}
+        yield Scene(tmp_path, addresses, {"python": sys.executable})
+
+
+def _set_the_stage(mistake: Mistake, scene: Scene, plain_redis: EmbeddedRedis) -> None:
+    """Prepare what the blocks of a section cannot say themselves."""
+    if mistake.title == "Redis may throw jobs away":
+        with redis.Redis.from_url(plain_redis.dsn) as connection:
+            connection.config_set("maxmemory-policy", "allkeys-lru")
+    if any(block.text.startswith("helm ") for block in mistake.blocks):
+        try:
+            scene.programs = {**scene.programs, "helm": str(find_client("helm"))}
+        except CannotHostKubernetes as missing:
+            pytest.skip(f"no helm here. {missing}")
+        shutil.copytree(PAGE.parents[1] / "charts", scene.folder / "charts")
+
+
+def _as_parameter(mistake: Mistake) -> ParameterSet:
+    # Local mode gives up after three starts, each of several processes.
+    is_slow = any(block.language == "bash" and "rrq-operator" in block.text for block in mistake.blocks)
+    return pytest.param(mistake, marks=[pytest.mark.slow] if is_slow else [], id=mistake.title)
+
+
+@pytest.mark.parametrize("mistake", [_as_parameter(mistake) for mistake in MISTAKES])
+async def test_a_mistake_is_answered_as_the_page_says(
+    mistake: Mistake, scene: Scene, plain_redis: EmbeddedRedis
+) -> None:
+    _set_the_stage(mistake, scene, plain_redis)
+    printed = ""
+    for block in mistake.blocks:
+        if block.language == "text":
+            assert is_shown(block.text, printed), f"the page has\n{block.text}\nand it says\n{printed}"
+        else:
+            printed = await scene.play(block)
+            assert not _TRACEBACK.search(printed), printed
+
+
+def test_every_section_shows_a_mistake_and_its_answer() -> None:
+    assert len(MISTAKES) >= 30
+    for mistake in MISTAKES:
+        assert [block.language for block in mistake.blocks].count("text") == 1, mistake.title
+        assert mistake.blocks[-1].language == "text", mistake.title
+        assert len(mistake.blocks) > 1, mistake.title
+    titles = [mistake.title for mistake in MISTAKES]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "verdict"),
+    [
+        ("ERROR: gone.\n", "Usage: x\nERROR: gone.\n", True),
+        ("ERROR: gone.\n", "ERROR: gone. And more.\n", False),
+        ("ERROR: gone.\n", "WARNING ERROR: gone.\n", False),
+        ("… gone in … s.\n", "job 7 gone in 3 s.\n", True),
+        ("one … two\n", "one\ntwo\n", False),
+        ("one\ntwo\n", "zero\none\ntwo\nthree", True),
+        ("one\nthree\n", "one\ntwo\nthree", False),
+    ],
+)
+def test_what_the_page_shows_is_compared_line_by_line(expected: str, printed: str, verdict: bool) -> None:
+    assert is_shown(expected, printed) is verdict
