@@ -22,16 +22,12 @@ class JobContext(dict[str, Any]):
     arguments too: the handler is called with what the producer sent.
     """
 
-    __slots__ = ("_loop", "_store", "_token", "job")
+    __slots__ = ("job", "way_back")
 
-    def __init__(
-        self, facts: dict[str, Any], job: Job, store: JobStore, token: str, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(facts)
-        self.job = job
-        self._store = store
-        self._token = token
-        self._loop = loop
+    # Set by the worker once it is made: an __init__ would be one more call for every job.
+    job: Job
+    way_back: tuple[JobStore, str, asyncio.AbstractEventLoop]
+    """Where the methods report to: the store, the token of the attempt, the loop of the worker. Not for handlers."""
 
     async def set_progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far this attempt has come; ``rrq job show`` and the dashboard tell it on.
@@ -39,14 +35,16 @@ class JobContext(dict[str, Any]):
         Does nothing for an attempt that was given to another worker.
         """
         progress = {"done": done, "total": total, "note": note, "at": datetime.now(UTC).isoformat()}
-        await self._store.note_progress(self["job_id"], self._token, "progress", json.dumps(progress))
+        store, token, _ = self.way_back
+        await store.note_progress(self["job_id"], token, "progress", json.dumps(progress))
 
     async def save_cursor(self, value: Any) -> None:
         """Keep where to go on from, as JSON, for the attempt after a crash, a retry or a drain.
 
         Raises LeaseLost when the job was given to another worker: whoever goes on now does its work twice.
         """
-        if not await self._store.note_progress(self["job_id"], self._token, "cursor", json.dumps(value)):
+        store, token, _ = self.way_back
+        if not await store.note_progress(self["job_id"], token, "cursor", json.dumps(value)):
             raise LeaseLost(
                 f"Job {self['job_id']} was given to another attempt, so its cursor was not kept. Stop here; "
                 "the other attempt goes on from the cursor before."
@@ -54,9 +52,10 @@ class JobContext(dict[str, Any]):
 
     async def load_cursor(self) -> Any | None:
         """Return what an earlier attempt saved last; None when there was none."""
-        text = await self._store.read_cursor(self["job_id"])
+        store, _, _ = self.way_back
+        text = await store.read_cursor(self["job_id"])
         return None if text is None else json.loads(text)
 
     def wait(self, call: Coroutine[Any, Any, T]) -> T:
         """Run one of the above from a plain handler, which is in a thread: ``ctx.wait(ctx.save_cursor(7))``."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(call, self.way_back[2]).result()

@@ -118,11 +118,11 @@ class JobOutcomes:
         if timeout_seconds <= 0 or task is None:
             raise TimeoutError
         attempt = self._ownership.book.find(job)
-        facts = self._build_context(job, queue_name)
-        token = "" if attempt is None else attempt.token
-        context = JobContext(facts, job, self.job_store, token, task.get_loop())
+        context = JobContext(self._build_context(job, queue_name))
+        context.job, token = job, ""
         if attempt is not None:
-            attempt.started_at = monotonic()
+            attempt.started_at, token = monotonic(), attempt.token
+        context.way_back = (self.job_store, token, task.get_loop())
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
         try:

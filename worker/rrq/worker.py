@@ -335,7 +335,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         for attempt in attempts:
             # Those before it may have waited for a slot, and the jobs have been given to somebody else meanwhile.
             if not attempt.is_lost:
-                started += await self._start(attempt.job, attempt.queue_name)
+                started += await self._start(attempt.job, attempt.queue_name, attempt)
         return started
 
     async def _weather(self, error: Exception) -> None:
@@ -347,12 +347,11 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         pause_seconds = idle_delay_seconds(self._failures, _FIRST_TROUBLE_SECONDS, longest_seconds)
         await self._pause(self._calculate_jittered_delay(pause_seconds))
 
-    async def _start(self, job: Job, queue_name: str) -> bool:
+    async def _start(self, job: Job, queue_name: str, attempt: Attempt | None) -> bool:
         """Start a claimed job in a slot of its own; what cannot be started goes back."""
-        attempt = self._ownership.book.find(job)
         # The lock first, the slot second: whoever loses a race never occupies a slot.
         await self._semaphore.acquire()
-        if attempt is not None and self._ownership.book.find(job) is not attempt:
+        if attempt is not None and attempt.is_lost:
             # A slot that waits for its outcome to be stored may be free only after the job was given to somebody else.
             self._semaphore.release()
             return False
@@ -397,7 +396,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
     async def _try_process_job(self, job_id: str, queue_name: str) -> bool:
         """Claim and start one named job; False when it could not be had or started."""
         job = await self._try_acquire_job(job_id, queue_name)
-        return job is not None and await self._start(job, queue_name)
+        return job is not None and await self._start(job, queue_name, self._ownership.book.find(job))
 
     def _task_cleanup(self, task: "asyncio.Future[Any]", semaphore: asyncio.Semaphore) -> None:
         if task in self._running_tasks:
