@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from commandline import CommandLine
 from doc_commands import check_command, is_value_of_the_chart
-from doc_pages import ROOT, find_blocks, find_pages
+from doc_pages import ROOT, find_blocks, find_commands, find_pages
 from page_shell import PageShell, find_free_port
 from promql import find_metrics
 from rrq import RRQClient, RRQSettings, telemetry
@@ -85,6 +86,23 @@ async def test_what_redis_holds_can_be_asked(
     hash_bytes, *_ = shell.run(block_with("memory usage")).splitlines()
     assert 200 < int(hash_bytes) < 2000
     assert "mail" in shell.run(block_with("config set maxmemory"))
+
+
+async def test_commands_for_people_run(redis_dsn: str) -> None:
+    await fill(redis_dsn, 3)
+    cli = CommandLine(redis_dsn)
+    lines = [
+        words[1:]
+        for page in ("docs/operations.md", "docs/performance.md")
+        for block in find_blocks(page)
+        if block.language == "sh"
+        for words in find_commands(block.text)
+        # A worker does not end by itself; the tests of `rrq worker run` are elsewhere.
+        if words[0] == "rrq" and words[1] != "worker"
+    ]
+    assert len(lines) >= 7
+    for words in lines:
+        await cli.ok(*words)
 
 
 def test_redis_with_the_settings_of_the_page_gives_no_warning(tmp_path: Path) -> None:
