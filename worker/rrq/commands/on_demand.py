@@ -39,7 +39,11 @@ class CommandsOnDemand(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # click looks for what was meant among the commands that it has loaded, and there are none.
-        if args and args[0] not in self._places and not args[0].startswith("-"):
+        if (
+            not args[0].startswith("-")
+            and self.get_command(ctx, args[0]) is None
+            and not ctx.resilient_parsing
+        ):
             ctx.fail(f"No such command {args[0]!r}.{suggest(args[0], self._places)}")
         return super().resolve_command(ctx, args)
 
