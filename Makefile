@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 UV     := uv==0.13.7
 CODE   := worker operator tests examples bench
 
-# Tests mostly wait, so one more at a time than there are processors; twice as many would keep the programs that they
-# start waiting for each other. PROCESSES=0 runs one test after the other.
+# Tests mostly wait, so one more at a time than there are processors; with twice as many of the long ones, the programs
+# that they start would wait for each other. PROCESSES=0 runs one test after the other.
 PROCESSES ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
-PYTEST    := -m pytest -q -n $(PROCESSES) --dist loadgroup
+# Beside the long ones one more process, which begins with the short ones (tests/support/long_and_short.py).
+WITH_SHORT = $(if $(filter 0,$(PROCESSES)),0,$(shell expr 1 + $(PROCESSES)))
+PYTEST    := -m pytest -q --dist loadgroup
 # Tests start thousands of Python processes, each of which would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,7 +25,7 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests
-	$(BIN)/python $(PYTEST) -m "not slow"
+	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow"
 
 # The check is not called from here: it would run the fast tests a second time. The last lines put together what all
 # steps ran, what this machine cannot host, and why; also after a failure, which ends the steps.
@@ -43,7 +45,7 @@ test-static: static
 test-tests: $(VENV)/.ready
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run $(PYTEST)
+	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT)
 
 test-coverage: $(VENV)/.ready
 	@$(BIN)/coverage combine -q

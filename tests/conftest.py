@@ -17,6 +17,7 @@ import redis
 
 from docker_engine import BASE_VARIABLE
 from kubernetes_build import CACHE_VARIABLE
+from long_and_short import LongAndShort
 from rrq.client import RRQClient
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
@@ -27,6 +28,8 @@ from tier_summary import ON_DEMAND, TierSummary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
+
+    from xdist.remote import Producer  # type: ignore[import-untyped]  # xdist ships no types
 
 # Its presence says that the rest of the database is ours to throw away.
 MAY_FLUSH_KEY = "rrq-tests:may-flush"
@@ -78,6 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         # The long ones first: at the end many short ones keep all processes busy to the last second.
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(optionalhook=True)  # `-p no:xdist` knows no such hook
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongAndShort | None:
+    return LongAndShort(config, log) if config.option.dist == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
