@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from fleet import all_done, enqueue_some
 from queue_steps import is_queued
-from rrq.commands.worker_run import worker_run
+from rrq.cli import rrq as command_line
 from rrq.pod.child import build_worker
 from rrq.pod.plan import ChildPlan
 from waiting import eventually
@@ -348,12 +348,14 @@ async def test_without_queue_those_with_a_weight_are_served(
     ],
 )
 def test_weights_that_make_no_sense_are_named(weights: str, complaint: str) -> None:
-    result = CliRunner().invoke(worker_run, ["--weights", weights])
+    result = CliRunner().invoke(command_line, ["worker", "run", "--weights", weights])
     assert result.exit_code == 2
     assert complaint in result.stderr
 
 
 def test_a_weight_of_a_queue_that_is_not_served_is_named() -> None:
-    result = CliRunner().invoke(worker_run, ["--queue", "rrq:queue:high", "--weights", "high=6,low=1"])
+    result = CliRunner().invoke(
+        command_line, ["worker", "run", "--queue", "rrq:queue:high", "--weights", "high=6,low=1"]
+    )
     assert result.exit_code == 1
     assert "ERROR: --weights names low, which --queue does not." in result.stderr
