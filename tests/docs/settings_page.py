@@ -28,7 +28,7 @@ variable wins, so that the [pool](pool.md) decides which Redis is used and how m
 nearest `.env` file upwards.
 
 ```python
-settings = RRQSettings(job_registry=registry, worker_concurrency=50)   # or RRQ_WORKER_CONCURRENCY=50
+settings = RRQSettings(job_registry=registry, worker_concurrency=50)  # or RRQ_WORKER_CONCURRENCY=50
 ```
 
 Units are in the names. A variable holds lists and mappings as JSON (`redis_sentinel_hosts` also takes commas). Where there
