@@ -582,9 +582,9 @@ async def test_a_job_that_is_lost_while_it_waits_for_a_slot_is_not_started(
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         # As many as there are slots and outcomes on their way: the second one waits until the first is stored.
         first, second = await worker.ownership.claim(2, worker.queues)
-        assert await worker._start(first.job, first.queue_name)
+        assert await worker._start(first.job, first.queue_name, first)
         await eventually(lambda: runs.waiting == {first.job.id}, 10)
-        waiting = asyncio.create_task(worker._start(second.job, second.queue_name))
+        waiting = asyncio.create_task(worker._start(second.job, second.queue_name, second))
         await store.reap_workers(DeathCertificate(worker.ownership.identity))
         worker.ownership._needs_resync = True
         await worker.ownership.agree_if_needed()
@@ -610,7 +610,7 @@ async def test_a_job_goes_back_when_redis_cannot_be_asked_whether_it_is_still_in
         attempts[0].claimed_at -= 3600
         own_redis.pause()
         try:
-            await worker._start(attempts[0].job, attempts[0].queue_name)
+            await worker._start(attempts[0].job, attempts[0].queue_name, attempts[0])
             await eventually(lambda: not worker._running_tasks, 10, "the job never ended")
         finally:
             own_redis.resume()
