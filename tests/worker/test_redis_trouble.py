@@ -209,6 +209,7 @@ async def test_a_claim_that_a_restart_forgot_is_set_up_again(
 ) -> None:
     store = direct.job_store
     async with running_worker(quick(own_redis.dsn), runs.registry):
+        await eventually(lambda: store.redis.exists(store.keys.leases), 10, "the worker did not register")
         blocked = await direct.enqueue_many([JobRequest("wait_at_gate", defer_by=0.7)] * 5)
         await store.redis.save()
         await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
@@ -240,6 +241,8 @@ async def test_limits_are_declared_again_to_a_redis_that_came_back_empty(
         await eventually(
             lambda: store.redis.zcard(store.keys.parked_key("f:wait_at_gate")), 10, "nobody waits"
         )
+        # The others are parked by the claim, before the one that it took has begun.
+        await eventually(lambda: runs.waiting, 10, "the one with the slot did not start")
         assert len(runs.waiting) == 1
         runs.gate.set()
         await all_done(store, jobs)
