@@ -70,7 +70,7 @@ def test_no_family_of_keys_is_forgotten() -> None:
         if not name.startswith("_")
         and (inspect.isfunction(member) or isinstance(member, cached_property | property))
     }
-    assert members - NO_KEYS == {family.name for family in FAMILIES} - {"notified", "overflow"}
+    assert members - NO_KEYS == {family.name for family in FAMILIES} - {"overflow"}
     in_lua = {
         found
         for script in ("enqueue_jobs", "finish_jobs", "claim_jobs", "reap_workers", "renew_leases")

@@ -81,8 +81,8 @@ FAMILIES = (
     Family("recent", "list", lambda keys: keys.recent),
     Family("audit", "stream", lambda keys: keys.audit),
     Family("pools", "hash", lambda keys: keys.pools),
-    # These are named in Lua alone.
-    Family("notified", "string", lambda keys: f"{keys.prefix}notified:{keys.queue_key('default')}"),
+    Family("notified_key", "string", lambda keys: keys.notified_key("default")),
+    # This is named in Lua alone.
     Family("overflow", "list", lambda keys: f"{keys.dlq_key('rrq:dlq:default')}:overflow"),
 )
 #: What Keys has and no key is: a channel, a name for people. The statistics of a minute end with it, and have a
