@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pip._internal.models.index import PyPI  # no public name tells it
+
 LOCKS = Path(__file__).parents[2] / "requirements"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _TIMEOUT_SECONDS = 20.0
@@ -67,7 +69,8 @@ def read_index_url() -> str:
         text=True,
         check=False,
     )
-    url = os.environ.get("PIP_INDEX_URL") or asked.stdout.strip() or "https://pypi.org/simple"
+    # What pip does without any setting is for pip to know.
+    url = os.environ.get("PIP_INDEX_URL") or asked.stdout.strip() or PyPI.simple_url
     return url.rstrip("/").removesuffix("/simple")
 
 
