@@ -122,7 +122,10 @@ def test_a_cluster_that_stayed_is_handed_out_while_its_images_are_those_of_the_t
             up(tmp_path)
         finally:
             process.kill()
-    assert capsys.readouterr().out == f"export KUBECONFIG={tmp_path}/admin.kubeconfig\n"
+    assert (
+        capsys.readouterr().out
+        == f'export KUBECONFIG={tmp_path}/admin.kubeconfig PATH="{tmp_path}/bin:$PATH"\n'
+    )
 
 
 def test_a_cluster_with_images_of_another_tree_is_to_go_first(tmp_path: Path) -> None:

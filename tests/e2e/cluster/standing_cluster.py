@@ -19,12 +19,13 @@ from cluster_choice import build_all
 from cluster_part import PartFailed
 from control_groups import remove_groups
 from image_bundle import bundle_folder
-from kubernetes_build import CannotHostKubernetes, cache_folder
+from kubernetes_build import CannotHostKubernetes, Programs, cache_folder
 from machine import MachineFailed
 from progress import CommandFailed
 from real_cluster import RealCluster, leave_network, name_group
 
 STATE_FILE = "state.json"
+TOOLS_FOLDER = "bin"
 STOP_TIMEOUT_SECONDS = 30.0
 
 
@@ -48,10 +49,18 @@ def up(folder: Path) -> None:
             "images": images.parent.name,
         }
         (folder / STATE_FILE).write_text(json.dumps(state))
+        link_tools(folder / TOOLS_FOLDER, programs)
         cluster.start()
         started = f"{len(cluster.nodes)} nodes, ready in {cluster.started_in_seconds:.1f} s"
         say(f"# {started}. `make cluster-down` ends it.")
-    say(f"export KUBECONFIG={folder / 'admin.kubeconfig'}")
+    say(f'export KUBECONFIG={folder / "admin.kubeconfig"} PATH="{folder / TOOLS_FOLDER}:$PATH"')
+
+
+def link_tools(folder: Path, programs: Programs) -> None:
+    """For whoever has no kubectl and no Helm: those that came about with the cluster."""
+    folder.mkdir()
+    for name in ("kubectl", "helm"):
+        (folder / name).symlink_to(programs.path(name))
 
 
 def refuse_other_images(folder: Path) -> None:
