@@ -27,6 +27,7 @@ from queue_steps import (
 from rrq import JobRegistry
 from rrq.client import JobRequest
 from rrq.exc import InvalidJob
+from rrq.flow import Limit
 from rrq.job import JobStatus
 from rrq.job_options import JobOptions
 from rrq.messages import DeathCertificate, Verdict
@@ -194,6 +195,18 @@ async def test_a_chain_goes_on_when_a_job_is_done(
     await worker.finish(done(await worker.take_one()))
     assert await queued(store, "other") == ["three"]
     assert (await job_fields(store, "three"))["job_args"] == '["now"]'
+
+
+async def test_under_a_limit_a_chain_goes_on_and_the_slot_is_free(
+    store: JobStore, client: RRQClient, worker: SteppedWorker
+) -> None:
+    await store.set_limit("function:fetch", Limit(concurrency=1))
+    await client.enqueue("fetch", _job_id="one", _then=[JobRequest("resize", job_id="two")])
+    # Tried twice: what is to be seen to at its end is not forgotten when it takes its slot again.
+    for outcome in (retry, done):
+        await worker.finish(outcome(await worker.take_one()))
+        assert await ask(store, "SCARD", store.keys.slots_key("f:fetch")) == 0
+    assert await queued(store) == ["two"]
 
 
 async def test_a_chain_waits_for_a_retry_and_ends_with_a_dead_letter(

@@ -32,6 +32,7 @@ local parked_count, passed_on = 0, 0
 if is_limited then
   FIELDS_READ[#FIELDS_READ + 1] = 'limit_key'
   FIELDS_READ[#FIELDS_READ + 1] = 'job_params'
+  FIELDS_READ[#FIELDS_READ + 1] = 'extras'
 end
 
 local jobs, missing, unreadable, make_room_for = {}, {}, {}, {}
@@ -205,10 +206,10 @@ local function try_claim(id, score, q, taken)
   end
   -- One field in the place of another that only this script looks at: a field that is not there is searched for the
   -- longest, and few jobs have all their arguments in one object.
-  local completed, limit_key = fields[PARAMS_FIELD], nil
+  local completed, limit_key, extras = fields[PARAMS_FIELD], nil, nil
   if is_limited then
-    limit_key, fields[PARAMS_FIELD] = fields[SUSPECT_FIELD + 1], fields[SUSPECT_FIELD + 2]
-    fields[SUSPECT_FIELD + 1], fields[SUSPECT_FIELD + 2] = nil, nil
+    limit_key, fields[PARAMS_FIELD], extras = unpack(fields, SUSPECT_FIELD + 1, SUSPECT_FIELD + 3)
+    for at = SUSPECT_FIELD + 3, SUSPECT_FIELD + 1, -1 do fields[at] = nil end
   else
     fields[PARAMS_FIELD] = not (fields[ARGS_FIELD] or fields[KWARGS_FIELD]) and redis.call('HGET', job, 'job_params')
   end
@@ -249,7 +250,8 @@ local function try_claim(id, score, q, taken)
     end
     if slots then
       redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
-        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score, 'slots', slots, 'extras', '1')
+        'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score, 'slots', slots, 'extras',
+        flow().with_slots(extras))
     else
       redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
         'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score)

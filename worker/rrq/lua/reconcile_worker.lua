@@ -50,7 +50,9 @@ local function claim_again(id, token, token_before, queue, score)
   if is_limited == nil then is_limited = is_controlled() end
   if is_limited then
     local slots = flow().occupy(id, flow().scopes_of(job, seen[3] or ''), flow().enter_queue(queue, token))
-    if slots then redis.call('HSET', job, 'slots', slots, 'extras', '1') end
+    if slots then
+      redis.call('HSET', job, 'slots', slots, 'extras', flow().with_slots(redis.call('HGET', job, 'extras')))
+    end
     flow().note_slots()
   end
   return true

@@ -73,6 +73,10 @@ local function count(key, field, by)
   if type(try('HINCRBY', key, field, by)) == 'table' then redis.call('HSET', key, field, by) end
 end
 
+-- The field `extras` of a job says what there is to see to at its end: '1' a batch or a chain, 's' slots, '1s' both. One
+-- field for all of them, as most jobs have none, and a field that is not there is searched for the longest.
+local ONLY_SLOTS = 's'
+
 -- What the token of an attempt ends in once its outcome is stored.
 local OVER = '.over'
 

@@ -247,6 +247,9 @@ local function enter_queue(queue, token)
   return positive(known.limit.concurrency) and known.scope or nil
 end
 
+-- The extras of a job that has slots now, from those that it had.
+local function with_slots(extras) return (not extras or extras == ONLY_SLOTS) and ONLY_SLOTS or '1s' end
+
 -- By scope, who takes a slot in this call and is not noted yet: one command for a scope, not one for a job.
 local entering = {}
 
@@ -477,5 +480,5 @@ end
 return {is_held = is_held, limit_of = limit_of, paused_targets = paused_targets, read_objects = read_objects,
   positive = positive, rate_room = rate_room, note_start = note_start, keyed_prefix = keyed_prefix,
   scopes_of = scopes_of, blocked_by = blocked_by, queue_room = queue_room, enter_queue = enter_queue,
-  occupy = occupy, note_slots = note_slots, park = park, admit_parked = admit_parked, free_up = free_up,
+  occupy = occupy, with_slots = with_slots, note_slots = note_slots, park = park, admit_parked = admit_parked, free_up = free_up,
   let_others_in = let_others_in, vacate = vacate, pretend = pretend, is_queued_again = is_queued_again}
