@@ -229,7 +229,16 @@ async def test_queues_tells_due_soon_later_and_running_apart(
     registry = JobRegistry()
     registry.register("send", hold)
     await enqueue(client, "bulk", 2)
-    async with running_worker(settings, registry, queues=["bulk"]):
+    async with running_worker(settings, registry, queues=["bulk"]) as worker:
+
+        async def has_both() -> bool:
+            return (
+                await client.job_store.redis.zcard(client.job_store.keys.active_jobs_key(worker.worker_id))
+                == 2
+            )
+
+        # Before anything is queued whose turn would come while this is waited for.
+        await eventually(has_both, 20, "the worker has not taken what it is to hold")
         await enqueue(client, "mail", 3)
         await enqueue(client, "mail", 2, defer_by=timedelta(seconds=20))
         await enqueue(client, "mail", 1, defer_by=timedelta(days=7))
