@@ -11,8 +11,6 @@ PROCESSES ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 # Beside the long ones one more process, which begins with the short ones (tests/support/long_and_short.py).
 WITH_SHORT = $(if $(filter 0,$(PROCESSES)),0,$(shell expr 1 + $(PROCESSES)))
 PYTEST    := -m pytest -q --dist loadgroup
-# Kubernetes is written in Go, which here may take memory to spare processor time.
-SPARING   := GOGC=400
 # Tests start thousands of Python processes, each of which would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -47,7 +45,8 @@ test-static: static
 test-tests: $(VENV)/.ready
 	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
-	$(SPARING) $(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT)
+# Kubernetes is written in Go, which here may take memory to spare processor time.
+	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT)
 
 test-coverage: $(VENV)/.ready
 	@$(BIN)/coverage combine -q
@@ -161,7 +160,7 @@ CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 # Stories wait for pods most of the time, so two files at once, each process with a cluster of its own. CLUSTERS=0 is
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
-STORIES   = $(SPARING) $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
+STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
 # What cluster_choice.py ends with where no cluster can be had, and audit_locks.py where the index cannot tell.
 NOT_HERE  := 3
 NOT_KNOWN := 3
