@@ -45,7 +45,7 @@ def render() -> str:
 
 
 def render_program(name: str, program: click.Command) -> Iterator[str]:
-    for context in walk(program, click.Context(program, info_name=name)):
+    for context in walk(program, click.Context(program, info_name=name, **program.context_settings)):
         level = "##" if context.parent is None else "###"
         yield f"{level} {context.command_path}"
         yield from render_help(context)
