@@ -66,8 +66,10 @@ def find_pattern(key: str) -> str:
 async def look(store: JobStore) -> set[Seen]:
     seen = set()
     for key in await all_keys(store):
-        kind, remaining_ms = (await ask(store, "TYPE", key)).decode(), await ask(store, "PTTL", key)
-        if kind != "none":  # gone meanwhile
+        # In this order: a key that is gone by the second question is left out, whatever the first one found.
+        remaining_ms = await ask(store, "PTTL", key)
+        kind = (await ask(store, "TYPE", key)).decode()
+        if kind != "none":
             seen.add(Seen(key, kind, remaining_ms))
     return seen
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from rrq.client import JobRequest
 from rrq.cron import CronJob
+from rrq.job import JobStatus
+from waiting import eventually
 
 if TYPE_CHECKING:
     from rrq.client import RRQClient
@@ -69,13 +71,18 @@ class Load:
         self.jobs += 1
 
     async def _cancel(self) -> None:
-        """One that waits in its queue, and one that most likely runs by then."""
+        """One that waits in its queue, and one that runs: only attempts are counted by how they ended."""
         client = self._client
         later = await client.enqueue("succeed", _defer_by=600)
         running = await client.enqueue("wait")
         assert later is not None
         assert running is not None
         await client.cancel(later.id)
-        await asyncio.sleep(0.05)
+
+        async def is_running() -> bool:
+            job = await client.get_job_status(running.id)
+            return job is not None and job.status is JobStatus.ACTIVE
+
+        await eventually(is_running, 120, "the job to cancel never started")
         await client.cancel(running.id)
         self.jobs += 2
