@@ -55,8 +55,10 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
     try:
         yield shell
     finally:
-        # `|| true`: a test that failed before has started none.
-        shell.run(f"redis-cli -p {port} shutdown nosave || true")
+        # Until none answers: while it writes its first append-only file, a server refuses to go.
+        shell.run(
+            f"while redis-cli -p {port} ping; do redis-cli -p {port} shutdown nosave || sleep 0.1; done"
+        )
         shell.end()
 
 
