@@ -1,7 +1,8 @@
 """RRQ: a Redis job queue for Python, at home in Kubernetes.
 
-``App`` is the typed way in. Below it ``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how. Each is loaded when it is first asked for:
-a probe on the command line should not wait for the worker, and a supervisor should not hold it in memory.
+``App`` is the typed way in. Below it ``RRQClient`` enqueues, ``RRQWorker`` runs, ``RRQSettings`` says how. Each is
+loaded when it is first asked for: a probe on the command line should not wait for the worker, and a supervisor
+should not hold it in memory.
 """
 
 from importlib import import_module

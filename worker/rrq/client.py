@@ -121,19 +121,19 @@ class RRQClient:
     ) -> Job | None:
         """Queue one job; keywords without underscore go to the handler. A job is always returned.
 
-        A ``_unique_key`` that is held defers the job until the lock runs out. An id used again
-        makes a new job of that id; with ``_replace_if_pending`` only if it is not running, else the running job
-        is returned.
+        A ``_unique_key`` that is held defers the job until the lock runs out. An id used again makes a new job of
+        that id; with ``_replace_if_pending`` only if it is not running, else the running job is returned.
 
-        ``_priority`` (0 to 9) serves the job as if it had waited that many minutes longer. ``_limit_key`` says whose
-        share of a limit per key it takes. Within ``_idempotency_seconds`` further calls with the same
-        ``_idempotency_key`` return the first job, whose result is kept for at least so long. A call with the ``_debounce_key`` of a job that still waits replaces
-        it and puts it off anew, for ``_debounce_max_seconds`` at most. ``_then`` are the jobs to queue one after the
-        other once this one is done; the step that stores its result queues the first of them.
+        ``_priority`` (0 to 9) serves the job as if it had waited that many minutes longer. ``_limit_key`` says
+        whose share of a limit per key it takes. Within ``_idempotency_seconds`` further calls with the same
+        ``_idempotency_key`` return the first job, whose result is kept for at least so long. A call with the
+        ``_debounce_key`` of a job that still waits replaces it and puts it off anew, for
+        ``_debounce_max_seconds`` at most. ``_then`` are the jobs to queue one after the other once this one is
+        done; the step that stores its result queues the first of them.
 
-        Raises FunctionDisabled when somebody has switched the function off. Raises EnqueueError (or a subclass) for what cannot be a job and
-        RedisUnavailable when Redis gives no answer; NotDurable when the job is queued, but not as safe
-        as ``settings.durability`` asks.
+        Raises EnqueueError (or a subclass) for what cannot be a job, FunctionDisabled when somebody has switched
+        the function off, RedisUnavailable when Redis gives no answer, and NotDurable when the job is queued, but
+        not as safe as ``settings.durability`` asks.
         """
         if kwargs:
             _check_keywords(function_name, kwargs)

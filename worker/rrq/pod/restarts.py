@@ -55,8 +55,9 @@ class Death:
 def judge_death(code: int, *, is_orderly: bool, is_unfit: bool, asked: End | None) -> Death:
     """Tell what the end of a child means.
 
-    ``code``: as ``subprocess`` gives it, a signal is negative. ``is_orderly``: it said farewell. ``asked``: what the supervisor had wanted of it, if anything. A process
-    that exits with 0 without a farewell has crashed all the same: a handler called ``os._exit``.
+    ``code``: as ``subprocess`` gives it, a signal is negative. ``is_orderly``: it said farewell. ``asked``: what
+    the supervisor had wanted of it, if anything. A process that exits with 0 without a farewell has crashed all
+    the same: a handler called ``os._exit``.
     """
     signal_name = _signal_name(-code) if code < 0 else None
     end: End
