@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import RedisProxy
 from rrq.connection import LOST_REPLY_ERRORS, Wire, open_redis
@@ -100,6 +102,29 @@ async def test_a_call_that_is_cancelled_while_it_is_written_leaves_no_answers_to
         await asyncio.wait_for(writer.wait_closed(), 30)
 
 
+async def test_an_answer_that_came_while_the_process_stood_still_is_read(own_redis: EmbeddedRedis) -> None:
+    async with open_wire(own_redis.dsn) as wire:
+        assert await echo(wire, "before") == "before"
+        link = wire._link
+        call = asyncio.create_task(wire.call("ECHO", "during", timeout_seconds=0.1))
+        await asyncio.sleep(0)  # it is written
+        time.sleep(0.5)  # noqa: ASYNC251  the answer comes and the time is up, and nobody sees either
+        assert await call == b"during"
+        assert wire._link is link
+
+
+async def test_a_server_that_does_not_answer_is_given_up(own_redis: EmbeddedRedis) -> None:
+    async with open_wire(own_redis.dsn) as wire:
+        assert await echo(wire, "before") == "before"
+        own_redis.pause()
+        try:
+            with pytest.raises(RedisTimeoutError, match=r"did not answer within 0\.2 s"):
+                await wire.call("ECHO", "in vain", timeout_seconds=0.2)
+        finally:
+            own_redis.resume()
+        assert await echo(wire, "after") == "after"
+
+
 async def test_a_connection_that_was_hung_up_behind_our_back_is_not_used_again(wire: Wire) -> None:
     assert await echo(wire, "before") == "before"
     link = wire._link
@@ -108,7 +133,7 @@ async def test_a_connection_that_was_hung_up_behind_our_back_is_not_used_again(w
     await link.connection.disconnect(nowait=True)
     answers = await asyncio.gather(*(echo(wire, str(n)) for n in range(5)))
     assert all(answer in (str(n), "") for n, answer in enumerate(answers))
-    await eventually(lambda: not link.is_open, 5, "the old link is still in use")
+    await eventually(lambda: not link.is_open, 20, "the old link is still in use")
     assert wire._link is not link
     assert await echo(wire, "after") == "after"
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from proxy import RedisProxy
+from rrq import worker as worker_module
 from rrq.client import RRQClient
 from rrq.cron import CronJob
 from rrq.embedded import EmbeddedRedis
@@ -202,33 +203,33 @@ async def test_an_idle_worker_polls_seldom(settings: RRQSettings, client: RRQCli
 async def test_an_idle_worker_starts_a_new_job_at_once(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
-    settings.worker_idle_poll_max_seconds = 30
-    settings.default_poll_delay_seconds = 30
+    settings.worker_idle_poll_max_seconds = 120
+    settings.default_poll_delay_seconds = 120
     worker = RRQWorker(settings, handlers.registry)
     async with running(worker):
         await eventually(lambda: client.job_store.redis.exists(f"rrq:waiting:{QUEUE}"))
         started = time.monotonic()
         await enqueue(client, "quick")
         await eventually(lambda: handlers.ran)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 20
 
 
 async def test_a_deferred_job_starts_when_it_is_due_not_at_the_next_poll(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
-    settings.worker_idle_poll_max_seconds = 30
-    settings.default_poll_delay_seconds = 30
+    settings.worker_idle_poll_max_seconds = 120
+    settings.default_poll_delay_seconds = 120
     async with running(RRQWorker(settings, handlers.registry)):
         await eventually(lambda: client.job_store.redis.exists(f"rrq:waiting:{QUEUE}"))
         started = time.monotonic()
         await enqueue(client, "quick", _defer_by=0.5)
         await eventually(lambda: handlers.ran)
-        assert 0.4 < time.monotonic() - started < 3
+        assert 0.4 < time.monotonic() - started < 20
 
 
 async def test_shutting_an_idle_worker_down_takes_no_time(settings: RRQSettings) -> None:
-    settings.worker_idle_poll_max_seconds = 30
-    settings.default_poll_delay_seconds = 30
+    settings.worker_idle_poll_max_seconds = 120
+    settings.default_poll_delay_seconds = 120
     worker = RRQWorker(settings, JobRegistry())
     task = asyncio.create_task(worker.run())
     await eventually(lambda: worker.status == "polling")
@@ -238,7 +239,7 @@ async def test_shutting_an_idle_worker_down_takes_no_time(settings: RRQSettings)
     worker._request_shutdown()
     await task
 
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 20
 
 
 async def test_a_signal_shuts_the_worker_down(
@@ -322,7 +323,7 @@ async def test_a_replaced_poll_that_finds_nothing_ends_a_burst(settings: RRQSett
 
     worker = Replaced(settings, JobRegistry(), burst=True)
 
-    await asyncio.wait_for(worker.run(), 10)
+    await asyncio.wait_for(worker.run(), 20)
 
     assert worker.polls == 1
 
@@ -453,7 +454,7 @@ async def test_what_does_not_end_in_time_is_handed_back_at_its_original_due_time
 
     await stop(worker, task)
 
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 20
     assert handlers.cancelled == [job.id]
     await expect_handed_back(client, job, due_ms)
     assert await client.job_store.get_unique_lock_holder("once") == job.id
@@ -478,14 +479,13 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker_
     settings: RRQSettings, client: RRQClient
 ) -> None:
     settings.worker_shutdown_grace_period_seconds = 0.1
-    started = asyncio.Event()
+    started, is_over = asyncio.Event(), asyncio.Event()
 
     async def deaf(context: dict[str, Any]) -> None:
         started.set()
-        ends_at = time.monotonic() + 3
-        while time.monotonic() < ends_at:
+        while not is_over.is_set():
             try:
-                await asyncio.sleep(ends_at - time.monotonic())
+                await is_over.wait()
             except asyncio.CancelledError:
                 continue
 
@@ -495,13 +495,14 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker_
     worker = RRQWorker(settings, registry)
     task = asyncio.create_task(worker.run())
     await asyncio.wait_for(started.wait(), 10)
-    before = time.monotonic()
 
     worker._request_shutdown()
-    await task
+    # Shielded: cancelled, it would end in another way.
+    await asyncio.wait_for(asyncio.shield(task), 20)
 
-    assert time.monotonic() - before < 2.5
-    # What was left behind ends by itself; nothing of it may reach into the next test.
+    assert worker._running_tasks
+    # Nothing of what was left behind may reach into the next test.
+    is_over.set()
     await eventually(lambda: not worker._running_tasks)
     await worker.close()
 
@@ -509,7 +510,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker_
 async def test_draining_nothing_returns_at_once(settings: RRQSettings) -> None:
     worker = RRQWorker(settings, JobRegistry())
 
-    await asyncio.wait_for(worker._drain_tasks(), 0.5)
+    await asyncio.wait_for(worker._drain_tasks(), 20)
 
     await worker.close()
 
@@ -576,11 +577,10 @@ async def test_a_burst_runs_what_is_due_and_ends(
 
 
 async def test_a_burst_with_nothing_to_do_ends_at_once(settings: RRQSettings) -> None:
-    before = time.monotonic()
+    settings.worker_idle_poll_max_seconds = 120
+    settings.default_poll_delay_seconds = 120
 
-    await run_burst(settings, JobRegistry())
-
-    assert time.monotonic() - before < 2
+    await asyncio.wait_for(run_burst(settings, JobRegistry()), 20)
 
 
 async def test_a_burst_waits_for_its_own_jobs_and_takes_what_they_enqueue(
@@ -614,7 +614,7 @@ async def test_a_burst_takes_retries_that_become_due_while_it_still_runs(
     await enqueue(client, "flaky")
     await enqueue(client, "gated")
 
-    await asyncio.wait_for(run_burst(settings, handlers.registry), 10)
+    await asyncio.wait_for(run_burst(settings, handlers.registry), 20)
 
     assert attempts == [1, 2]
 
@@ -623,20 +623,48 @@ async def test_a_burst_lingers_for_retries_when_told_so(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
     settings.base_retry_delay_seconds = 0.3
-    settings.worker_burst_linger_seconds = 1.5
+    settings.worker_burst_linger_seconds = 60
     attempts: list[int] = []
 
     async def flaky(context: dict[str, Any]) -> None:
         attempts.append(context["job_try"])
         if len(attempts) == 1:
             raise RuntimeError("not yet")
+        worker._request_shutdown()
 
     handlers.registry.register("flaky", flaky)
     await enqueue(client, "flaky")
+    worker = RRQWorker(settings, handlers.registry, burst=True)
 
-    await asyncio.wait_for(run_burst(settings, handlers.registry), 10)
+    await asyncio.wait_for(worker.run(), 50)
 
     assert attempts == [1, 2]
+
+
+async def test_a_burst_that_stood_still_asks_once_more(
+    settings: RRQSettings, client: RRQClient, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.worker_burst_linger_seconds = 60
+    worker = RRQWorker(settings, handlers.registry, burst=True)
+    poll, polls, stood_still_seconds = worker._poll_for_jobs, 0, 0.0
+    monkeypatch.setattr(worker_module, "monotonic", lambda: time.monotonic() + stood_still_seconds)
+
+    async def poll_and_stand_still(count: int) -> int:
+        nonlocal polls, stood_still_seconds
+        started = await poll(count)
+        polls += 1
+        if polls == 2:
+            # Both found nothing; what comes now has been due for long when the worker looks at its clock.
+            await enqueue(client, "quick")
+            stood_still_seconds = 100.0
+        return started
+
+    monkeypatch.setattr(worker, "_poll_for_jobs", poll_and_stand_still)
+    burst = asyncio.create_task(worker.run())
+    await eventually(lambda: handlers.ran or burst.done())
+    assert len(handlers.ran) == 1
+    worker._request_shutdown()
+    await asyncio.wait_for(burst, 50)
 
 
 async def test_a_burst_that_cannot_reach_redis_is_not_done() -> None:
@@ -647,7 +675,7 @@ async def test_a_burst_that_cannot_reach_redis_is_not_done() -> None:
     with pytest.raises(BurstFailed, match="redis_dsn"):
         await worker.run()
 
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 20
     assert worker.status == "stopped"
 
 
@@ -736,24 +764,31 @@ async def ended(client: RRQClient, job_id: str) -> bool:
 async def test_a_worker_renews_its_lease_in_the_store_it_is_given_after_construction(
     redis_dsn: str, handlers: Handlers
 ) -> None:
-    elsewhere = RRQSettings(redis_dsn="redis://127.0.0.1:1/0", worker_lease_seconds=1, worker_concurrency=1)
+    elsewhere = RRQSettings(
+        redis_dsn="redis://127.0.0.1:1/0", worker_lease_renewal_seconds=0.3, worker_concurrency=1
+    )
     elsewhere.worker_shutdown_grace_period_seconds = 0.1
-    settings = RRQSettings(redis_dsn=redis_dsn, worker_lease_seconds=1)
+    settings = RRQSettings(redis_dsn=redis_dsn, worker_lease_renewal_seconds=0.3)
     worker = RRQWorker(elsewhere, handlers.registry)
     await worker.job_store.aclose()
     worker.job_store = JobStore(settings)
     worker.client = RRQClient(settings, job_store=worker.job_store)
-    # Takes back the jobs of whoever it thinks dead.
-    onlooker = RRQWorker(settings, JobRegistry(), queues=["other"])
-    async with aclosing(RRQClient(settings)) as client, running(worker, onlooker):
-        job = await enqueue(client, "gated")
+    async with aclosing(RRQClient(settings)) as client, running(worker):
+        await enqueue(client, "gated")
         await eventually(lambda: handlers.started)
-        await stays_true(
-            lambda: client.job_store.get_job_lock_owner(job.id), 3, "the job was taken from a living worker"
-        )
+        ends_at = await lease_end_of(client.job_store, worker)
+
+        async def is_renewed() -> bool:
+            return await lease_end_of(client.job_store, worker) > ends_at
+
+        await eventually(is_renewed, 12, "the lease of a living worker is not renewed")
         handlers.gate.set()
         await eventually(lambda: handlers.ran)
         assert handlers.started == handlers.ran
+
+
+async def lease_end_of(store: JobStore, worker: RRQWorker) -> float:
+    return await store.redis.zscore(store.keys.leases, worker.worker_id) or 0.0
 
 
 # Closing
@@ -786,7 +821,7 @@ async def test_closing_after_polling_by_hand_leaves_nothing_behind(
     await worker.close()
 
     try:
-        await eventually(lambda: not lease_threads(), 3, "the thread that renews the lease lives on")
+        await eventually(lambda: not lease_threads(), 20, "the thread that renews the lease lives on")
     finally:
         await worker._ownership.release(1)
         await worker.job_store.aclose()

@@ -80,6 +80,8 @@ def is_refused_login(error: BaseException) -> bool:
 
 _NO_RETRY = Retry(NoBackoff(), 0)
 _SMALLEST_POOL = 20
+#: Some turns of the event loop: what lies in the socket needs two of them to become an answer.
+_LAST_READ_SECONDS = 0.05
 
 
 class RedisCutOff(RedisUnavailable, RedisConnectionError):
@@ -410,7 +412,7 @@ class Wire:
         link.pending.append(answer)
         if timeout_seconds is None:
             timeout_seconds = self._settings.redis_socket_timeout_seconds
-        timer = link.loop.call_later(timeout_seconds, self._give_up, link, timeout_seconds)
+        timer = link.loop.call_later(timeout_seconds, self._doubt, link, answer, timeout_seconds)
         try:
             await self._write(link, packed)
             reply = await answer
@@ -486,8 +488,13 @@ class Wire:
         # Waited for and not awaited: our own cancellation is not taken for that of the reader.
         await asyncio.wait({link.reader})
 
-    def _give_up(self, link: _Link, timeout_seconds: float) -> None:
-        link.close(RedisTimeoutError(f"Redis did not answer within {timeout_seconds:g} s."))
+    def _doubt(self, link: _Link, answer: asyncio.Future[Any], timeout_seconds: float) -> None:
+        """Give up, unless the answer is here: one that came while this process stood still has yet to be read."""
+        link.loop.call_later(_LAST_READ_SECONDS, self._give_up, link, answer, timeout_seconds)
+
+    def _give_up(self, link: _Link, answer: asyncio.Future[Any], timeout_seconds: float) -> None:
+        if not answer.done():
+            link.close(RedisTimeoutError(f"Redis did not answer within {timeout_seconds:g} s."))
 
     async def _open(self) -> _Link:
         loop = asyncio.get_running_loop()

@@ -253,6 +253,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         batch = max(_SMALL_BATCH, self.settings.worker_concurrency // _BATCHES)
         free = min(batch, await self._let_slots_gather(free, batch))
         self._ownership.last_claim = None
+        asked_at = monotonic()
         started = await self._poll_for_jobs(free)
         claim = self._ownership.last_claim
         has_failed = self._failing_since is not None
@@ -260,7 +261,11 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._empty_polls = 0 if started or has_failed else self._empty_polls + 1
         if started:
             self._idle_since = None
-        elif self.burst and not self._running_tasks - self._ignored_tasks and self._is_burst_over(claim):
+        elif (
+            self.burst
+            and not self._running_tasks - self._ignored_tasks
+            and self._is_burst_over(claim, asked_at)
+        ):
             self.is_burst_over = True
             return True
         # After trouble it has waited already. Waiting for work on top of that, others would be let in before this
@@ -288,12 +293,14 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         executing = len(self._running_tasks) - self._ownership.reporter.unacknowledged
         return self.settings.worker_concurrency - executing
 
-    def _is_burst_over(self, claim: Claim | None) -> bool:
-        """Tell an empty queue from an unreachable one, which is not done."""
-        now = monotonic()
+    def _is_burst_over(self, claim: Claim | None, asked_at: float) -> bool:
+        """Tell an empty queue from an unreachable one, which is not done.
+
+        ``asked_at``: the queues were empty then, and may have filled since in a process that stood still.
+        """
         if self._failing_since is not None:
             patience_seconds = self.settings.worker_burst_redis_patience_seconds
-            if now - self._failing_since > patience_seconds:
+            if monotonic() - self._failing_since > patience_seconds:
                 raise BurstFailed(
                     f"Redis gave no answer for {patience_seconds:g} s, so it is unknown whether the "
                     "queues are empty. Check redis_dsn and run the burst again."
@@ -303,8 +310,8 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             claim.code is not ClaimCode.ANSWERED or claim.more_due or claim.jobs or claim.make_room_for
         ):
             return False
-        self._idle_since = self._idle_since or now
-        return now - self._idle_since >= self.settings.worker_burst_linger_seconds
+        self._idle_since = self._idle_since or asked_at
+        return asked_at - self._idle_since >= self.settings.worker_burst_linger_seconds
 
     # Claiming
 
