@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from commandline import CommandLine, child_environment, terminal
-from foreign_hands import FAMILIES, VALUES, put
+from foreign_hands import FAMILIES, put
 from queue_steps import ask
 from rrq.cli import rrq
 from rrq.commands.on_demand import CommandsOnDemand
@@ -187,12 +187,10 @@ async def test_a_key_of_the_wrong_type_is_one_clear_line(
                 ("enable", "function-under-attack"), ("limit", "set", "queue:under-attack", "--rate", "1"),
                 ("limit", "remove", "queue:under-attack"), ("job", "cancel", "--queue", "under-attack", "--yes"),
                 ("dlq", "edit", "job-under-attack", "--args", "[]"), ("dlq", "delete", "--all", "--yes"))  # fmt: skip
-    for kind in ("string", "zset" if family.kind != "zset" else "hash"):
-        if kind == family.kind:
-            kind = next(other for other in VALUES if other != family.kind)
-        await put(store, family.key(store.keys), kind)
-        for command in commands:
-            assert_answered(await cli.run(*command))
+    # One wrong type is like the other here: Redis answers both in the same words.
+    await put(store, family.key(store.keys), "string" if family.kind != "string" else "zset")
+    for command in commands:
+        assert_answered(await cli.run(*command))
 
 
 ARGUMENTS = [

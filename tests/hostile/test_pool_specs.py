@@ -39,13 +39,14 @@ BOUND_SECONDS = 1.0
 
 def judge(manifest: Any) -> Pool | str:
     """What parse_pool says, in time; any other exception fails the test."""
-    started_at = time.monotonic()
+    # Of the processor, which others may have in between.
+    started_at = time.thread_time()
     try:
         verdict: Pool | str = parse_pool(manifest)
     except SpecError as refusal:
         verdict = str(refusal)
         assert verdict
-    assert time.monotonic() - started_at < BOUND_SECONDS
+    assert time.thread_time() - started_at < BOUND_SECONDS
     return verdict
 
 

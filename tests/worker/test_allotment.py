@@ -316,7 +316,7 @@ def make_group(hierarchy: Path) -> Path:
 
 def remove_group(folder: Path) -> None:
     # The kernel lets go of a group a moment after its last process was waited for.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     for group in (folder / "inner", folder):
         while True:
             try:

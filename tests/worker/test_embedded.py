@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def ping(dsn: str, timeout_seconds: float = 2.0) -> bool:
+def ping(dsn: str, timeout_seconds: float = 20.0) -> bool:
     with redis.Redis.from_url(dsn, socket_timeout=timeout_seconds, retry=None) as connection:
         return bool(connection.ping())
 
@@ -126,8 +126,8 @@ async def test_killed_parent_leaves_no_server_and_no_folder() -> None:
         pid, folder = parent.stdout.readline().split()
         assert is_alive(int(pid))
         parent.send_signal(signal.SIGKILL)
-    await eventually(lambda: not is_alive(int(pid)), 5, "the server outlived its parent")
-    await eventually(lambda: not os.path.exists(folder), 5, "the folder outlived its server")
+    await eventually(lambda: not is_alive(int(pid)), 20, "the server outlived its parent")
+    await eventually(lambda: not os.path.exists(folder), 20, "the folder outlived its server")
 
 
 async def test_sentinel_names_the_master(own_redis: EmbeddedRedis) -> None:
@@ -137,7 +137,7 @@ async def test_sentinel_names_the_master(own_redis: EmbeddedRedis) -> None:
     ):
         address = await eventually(
             lambda: connection.execute_command("SENTINEL", "get-master-addr-by-name", "jobs"),
-            5,
+            20,
             "the sentinel never named its master",
         )
     assert address == ["127.0.0.1", str(own_redis.port)]

@@ -255,15 +255,17 @@ async def test_client_says_that_nothing_of_a_refused_batch_was_queued(client: RR
 async def test_first_job_of_a_unique_key_takes_the_lock(store: JobStore) -> None:
     await enqueue(store, "1", unique_key="key")
     assert await store.get_unique_lock_holder("key") == "1"
-    assert LOCK_TTL_SECONDS - 5 < await ttl_seconds(store, UNIQUE_LOCK) <= LOCK_TTL_SECONDS
+    assert LOCK_TTL_SECONDS - 60 < await ttl_seconds(store, UNIQUE_LOCK) <= LOCK_TTL_SECONDS
     assert (await job_fields(store, "1"))["job_unique_key"] == "key"
 
 
 async def test_duplicate_is_deferred_until_the_lock_runs_out(store: JobStore) -> None:
-    await store.acquire_unique_job_lock("key", "owner", 100)
     before = await now_ms(store)
+    await store.acquire_unique_job_lock("key", "owner", 100)
+    after = await now_ms(store)
     (due_ms,) = await enqueue(store, "2", unique_key="key")
-    assert 98_000 < due_ms - before <= 100_100
+    # What the lock has left is told in whole seconds.
+    assert before + 99_000 < due_ms < after + 101_000
     assert await due_score(store, "2") == due_ms
     assert await store.get_unique_lock_holder("key") == "owner"
     assert (await job_fields(store, "2"))["job_unique_key"] == "key"
@@ -277,8 +279,9 @@ async def test_duplicate_deferred_further_than_the_lock_keeps_its_own_time(store
 
 
 async def test_lock_of_a_deferred_job_outlasts_its_deferral(store: JobStore) -> None:
-    await enqueue(store, "1", unique_key="key", due=f"+{LOCK_TTL_SECONDS * 2000}")
-    assert await ttl_seconds(store, UNIQUE_LOCK) >= LOCK_TTL_SECONDS * 2
+    (due_ms,) = await enqueue(store, "1", unique_key="key", due=f"+{LOCK_TTL_SECONDS * 2000}")
+    left_ms = await ask(store, "PTTL", UNIQUE_LOCK)
+    assert await now_ms(store) + left_ms >= due_ms
 
 
 async def test_job_sent_again_under_its_own_id_is_not_deferred_by_its_own_lock(store: JobStore) -> None:
@@ -401,11 +404,11 @@ async def test_deferred_job_wakes_one_worker_when_it_is_the_new_head(store: JobS
 
 async def test_blocked_worker_is_woken_at_once(store: JobStore, settings: RRQSettings) -> None:
     (worker,) = await wait(store, "a")
-    waiting = asyncio.create_task(store.wait_for_wake([QUEUE], 10))
+    waiting = asyncio.create_task(store.wait_for_wake([QUEUE], 60))
     producer = JobStore(settings)
     try:
         await enqueue(producer, "1")
-        assert await asyncio.wait_for(waiting, 2) is True
+        assert await asyncio.wait_for(waiting, 20) is True
     finally:
         await producer.aclose()
     assert ids(await worker.take()) == ["1"]
@@ -432,18 +435,20 @@ async def test_waiting_worker_is_woken_through_any_of_its_queues(store: JobStore
 async def test_onlookers_are_told_at_most_every_50_ms_per_queue(store: JobStore) -> None:
     async with store.redis.pubsub(ignore_subscribe_messages=True) as listener:
         await listener.subscribe(store.keys.notify_channel)
-        await listener.get_message(timeout=1.0)
-        started_ms = await now_ms(store)
-        while await now_ms(store) < started_ms + 200:
+        await listener.get_message(timeout=20)
+        names = {b"rrq:queue:default", b"rrq:queue:other"}
+        heard: list[bytes] = []
+        started_ms = now = await now_ms(store)
+        # Until enough was heard, however long that takes; more than enough would be heard in the same time.
+        while min(heard.count(name) for name in names) < 4 and now < started_ms + 20_000:
             await enqueue(store, "1")
             await enqueue(store, "2", queue_name="other")
-        took_ms = await now_ms(store) - started_ms
-        heard: list[bytes] = []
-        while (message := await listener.get_message(timeout=0.1)) is not None:
-            heard.append(message["data"])
-    assert set(heard) == {b"rrq:queue:default", b"rrq:queue:other"}
-    for name in set(heard):
-        assert 2 <= heard.count(name) <= took_ms // 50 + 1
+            while (message := await listener.get_message(timeout=0.005)) is not None:
+                heard.append(message["data"])
+            now = await now_ms(store)
+    assert set(heard) == names
+    for name in names:
+        assert 4 <= heard.count(name) <= (now - started_ms) // 50 + 1
 
 
 @pytest.fixture

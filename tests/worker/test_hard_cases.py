@@ -79,7 +79,7 @@ async def test_a_handler_that_ignores_its_timeout_does_not_keep_its_job(
         async def is_dead() -> bool:
             return await status_of(client.job_store, job) is JobStatus.FAILED
 
-        await eventually(is_dead, 10, "the job stayed with a handler that ignores its timeout")
+        await eventually(is_dead, 30, "the job stayed with a handler that ignores its timeout")
         is_over.set()
     fields = await client.job_store.get_job(job.id)
     assert fields is not None
@@ -136,9 +136,10 @@ async def test_an_idle_worker_process_holds_three_connections(
         await all_done(store, [job])
 
         async def is_idle() -> bool:
-            return b"cmd=blpop" in await store.wire.call("CLIENT", "LIST")
+            # One waits for work, one for orders; without both the third connection may not be there yet.
+            return bool((await store.wire.call("CLIENT", "LIST")).count(b"cmd=blpop") == 2)
 
-        await eventually(is_idle, 5, "the worker does not wait for work")
+        await eventually(is_idle, 20, "the worker does not wait for work")
         everybody = (await store.wire.call("CLIENT", "LIST", "TYPE", "normal")).splitlines()
         # This test has two of its own: the wire and one of the pool behind `store.redis`.
         assert len(everybody) - 2 == 3, everybody
@@ -182,7 +183,7 @@ async def test_a_beat_that_counts_too_few_jobs_in_hand_has_them_noted_again_at_o
         for attempt in worker.ownership.book:
             attempt.claimed_at -= 60
         worker.ownership.hear(worker.worker_id, {}, BeatReply(LeaseState.ALIVE, False, 0, ()))
-        await eventually(lambda: store.redis.zcard(active_set), 10, "Redis never learned of the job again")
+        await eventually(lambda: store.redis.zcard(active_set), 20, "Redis never learned of the job again")
         let_go.set()
         await all_done(store, [job])
     await assert_nothing_in_hand(store)

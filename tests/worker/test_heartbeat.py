@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import threading
 import time
 from contextlib import aclosing
 from copy import copy
@@ -50,7 +49,7 @@ async def test_the_health_record_tells_who_does_what(settings: RRQSettings, stor
         assert record["status"] in ("running", "polling")
         moment = datetime.fromisoformat(record["timestamp"])
         assert moment.utcoffset() == timedelta(0)
-        assert abs(moment - datetime.now(UTC)) < timedelta(seconds=10)
+        assert abs(moment - datetime.now(UTC)) < timedelta(seconds=60)
 
 
 async def test_the_health_record_is_plain_json_in_its_0_7_key(settings: RRQSettings, store: JobStore) -> None:
@@ -70,11 +69,12 @@ async def test_the_record_lives_ten_seconds_longer_than_its_interval(
         await eventually(lambda: health_of(store, worker))
         _, remaining = await store.get_worker_health(worker.worker_id)
     assert remaining is not None
-    assert ttl_seconds - 3 <= remaining <= ttl_seconds
+    # Less than the ten seconds late: without them it would live no longer than its interval.
+    assert ttl_seconds - 9 <= remaining <= ttl_seconds
 
 
 async def test_the_record_follows_the_work(settings: RRQSettings, store: JobStore, client: RRQClient) -> None:
-    settings.worker_lease_seconds = 0.9
+    settings.worker_lease_renewal_seconds = 0.3
     settings.worker_concurrency = 1
     gate = asyncio.Event()
 
@@ -145,7 +145,7 @@ async def test_the_record_stays_while_the_worker_drains(
 
     registry = JobRegistry()
     registry.register("work", work)
-    settings.worker_lease_seconds = 0.6
+    settings.worker_lease_renewal_seconds = 0.2
     worker = RRQWorker(settings, registry)
     task = asyncio.create_task(worker.run())
     await client.enqueue("work")
@@ -153,11 +153,20 @@ async def test_the_record_stays_while_the_worker_drains(
 
     worker._request_shutdown()
 
+    ends_at = await lease_end_of(store, worker)
     await stays_true(lambda: health_of(store, worker), 1, "the record was gone before the jobs")
-    assert float(await store.redis.zscore(LEASES, worker.worker_id) or 0) > time.time() * 1000 - 100
+
+    async def is_renewed() -> bool:
+        return await lease_end_of(store, worker) > ends_at
+
+    await eventually(is_renewed, 8, "the lease is not renewed any more")
     gate.set()
     await task
     assert await health_of(store, worker) is None
+
+
+async def lease_end_of(store: JobStore, worker: RRQWorker) -> float:
+    return await store.redis.zscore(LEASES, worker.worker_id) or 0.0
 
 
 async def test_the_lease_is_there_before_the_first_claim(settings: RRQSettings) -> None:
@@ -185,40 +194,33 @@ async def test_the_lease_is_there_before_the_first_claim(settings: RRQSettings) 
 async def test_the_lease_is_renewed_however_long_a_handler_holds_the_event_loop(
     settings: RRQSettings, client: RRQClient
 ) -> None:
-    settings.worker_lease_seconds = 0.6
-    remaining_ms: list[float] = []
+    settings.worker_lease_renewal_seconds = 0.2
+    lease_ends: set[float] = set()
 
     async def blocking(context: dict[str, Any]) -> None:
         # The event loop of the worker stands still; only its thread can renew.
-        time.sleep(1.5)  # noqa: ASYNC251
+        ends_at = time.monotonic() + 20
+        with redis.Redis.from_url(settings.redis_dsn) as connection:
+            while len(lease_ends) < 5 and time.monotonic() < ends_at:
+                score = connection.zscore(LEASES, worker.worker_id)
+                assert isinstance(score, float)
+                lease_ends.add(score)
+                time.sleep(0.05)  # noqa: ASYNC251
 
     registry = JobRegistry()
     registry.register("blocking", blocking)
     worker = RRQWorker(settings, registry)
-
-    def watch(stop: threading.Event) -> None:
-        with redis.Redis.from_url(settings.redis_dsn) as connection:
-            while not stop.wait(0.05):
-                score = connection.zscore(LEASES, worker.worker_id)
-                if isinstance(score, float):
-                    remaining_ms.append(score - time.time() * 1000)
-
-    stop = threading.Event()
-    watcher = threading.Thread(target=watch, args=(stop,))
-    watcher.start()
-    try:
-        async with running(worker):
-            job = await client.enqueue("blocking")
-            assert job is not None
-            assert await client.wait_for_completion(job.id, timeout_seconds=10)
-    finally:
-        stop.set()
-        watcher.join()
-    assert len(remaining_ms) > 20
-    assert min(remaining_ms) > 0
+    async with running(worker):
+        job = await client.enqueue("blocking")
+        assert job is not None
+        assert await client.wait_for_completion(job.id, timeout_seconds=60)
+    assert len(lease_ends) == 5
 
 
-async def test_a_lease_keeper_can_be_stopped_at_any_moment_of_its_start(settings: RRQSettings) -> None:
+async def test_a_lease_keeper_can_be_stopped_at_any_moment_of_its_start(
+    settings: RRQSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rrq.heartbeat._JOIN_SECONDS", 60.0)  # how long one takes that does not hear of it
     slow_stops: list[float] = []
     for step in range(100):
         beat = Beat(WorkerIdentity(f"w{step}", "incarnation"), 1, ["q"], {}, 60, is_registration=True)
@@ -231,7 +233,7 @@ async def test_a_lease_keeper_can_be_stopped_at_any_moment_of_its_start(settings
         await asyncio.sleep(start_seconds)
         before = time.monotonic()
         await keeper.stop()
-        if time.monotonic() - before > 1:
+        if time.monotonic() - before > 20:
             slow_stops.append(start_seconds)
 
     assert slow_stops == []
@@ -262,4 +264,4 @@ async def test_a_registry_that_is_spoilt_disturbs_neither_heartbeat_nor_work(
     await store.redis.set(key, "something else")
     await client.enqueue("work")
     async with running(RRQWorker(settings, registry)):
-        await eventually(lambda: ran, 3, "no work because of a key that only onlookers read")
+        await eventually(lambda: ran, message="no work because of a key that only onlookers read")

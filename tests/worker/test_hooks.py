@@ -156,7 +156,7 @@ async def test_hooks_run_concurrently() -> None:
     manager = manager_with()
     manager.hooks += [Meets(manager.settings), Meets(manager.settings)]
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await manager.trigger_event("on_worker_stopped", "w1")
 
 

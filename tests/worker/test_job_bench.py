@@ -106,9 +106,9 @@ async def test_follow_ups_run_too_and_jobs_run_one_at_a_time_in_the_order_of_the
             await ctx["rrq_client"].enqueue("step", "last")
         order.append(f"{name} ends")
 
-    await step.with_options(defer_by=2).enqueue("b")
-    await step.with_options(defer_by=1).enqueue("a")
-    await bench.travel(3)
+    await step.with_options(defer_by=40).enqueue("b")
+    await step.with_options(defer_by=20).enqueue("a")
+    await bench.travel(41)
     await bench.run_due()
 
     names = ["a", "b", "follow-up", "last"]
@@ -217,7 +217,14 @@ async def test_the_end_of_the_bench_ends_a_run_that_was_left_behind(app: App) ->
 # Time
 
 
-async def test_a_retry_waits_for_its_time(app: App, bench: JobBench) -> None:
+async def test_a_retry_waits_for_its_time(app: App) -> None:
+    # Of a length that does not pass by itself while the test runs.
+    app.settings.base_retry_delay_seconds = 60
+    async with JobBench(app) as bench:
+        await _expect_retries_at_their_time(app, bench)
+
+
+async def _expect_retries_at_their_time(app: App, bench: JobBench) -> None:
     @app.job(max_retries=3)
     async def flaky(ctx: dict[str, Any]) -> str:
         if ctx["job_try"] == 1:
@@ -428,7 +435,13 @@ async def test_a_job_that_kills_every_worker_is_dead_lettered_and_its_neighbours
     assert await beside.result() == 1
 
 
-async def test_the_jobs_of_a_lost_pod_are_due_when_its_lease_has_run_out(app: App, bench: JobBench) -> None:
+async def test_the_jobs_of_a_lost_pod_are_due_when_its_lease_has_run_out(app: App) -> None:
+    app.settings.worker_lease_seconds = 90
+    async with JobBench(app) as bench:
+        await _expect_jobs_of_a_lost_pod_back(app, bench)
+
+
+async def _expect_jobs_of_a_lost_pod_back(app: App, bench: JobBench) -> None:
     started = asyncio.Event()
     calls: list[int] = []
 
@@ -447,9 +460,9 @@ async def test_the_jobs_of_a_lost_pod_are_due_when_its_lease_has_run_out(app: Ap
     assert [run.outcome for run in await running] == [RunOutcome.KILLED]
     assert await handle.status() is JobStatus.ACTIVE
 
-    await bench.travel(app.settings.worker_lease_seconds - 5)
+    await bench.travel(app.settings.worker_lease_seconds - 60)
     assert await bench.run_due() == []
-    await bench.travel(10)
+    await bench.travel(61)
     assert [run.outcome for run in await bench.run_due()] == [RunOutcome.DONE]
     assert await handle.result() == 2
 

@@ -93,12 +93,13 @@ async def test_registration_gives_a_lease_by_the_clock_of_redis(store: JobStore)
 async def test_heartbeat_moves_the_end_of_the_lease(store: JobStore, worker: SteppedWorker) -> None:
     first = await lease_end(store)
     await asyncio.sleep(0.005)
+    before = await now_ms(store)
     renewal = await store.renew_leases([worker.build_beat()])
     second = await lease_end(store)
     assert first is not None
     assert second is not None
     assert second > first
-    assert abs(renewal.now_ms - await now_ms(store)) < 1000
+    assert before <= renewal.now_ms <= await now_ms(store)
 
 
 async def test_heartbeat_leaves_the_records_that_others_read(store: JobStore) -> None:
@@ -106,7 +107,7 @@ async def test_heartbeat_leaves_the_records_that_others_read(store: JobStore) ->
     health, ttl = await store.get_worker_health(worker.worker_id)
     assert health == {"worker_id": worker.worker_id, "status": "polling"}
     assert ttl is not None
-    assert 68 <= ttl <= 70
+    assert 40 <= ttl <= 70
     record = await ask(store, "HGETALL", store.keys.worker_key(worker.worker_id))
     assert record[b"incarnation"].decode() == worker.incarnation
     assert record[b"pod_uid"] == b"pod-1"
@@ -119,7 +120,7 @@ async def test_heartbeat_leaves_the_records_that_others_read(store: JobStore) ->
     event = entries[-1][1]
     assert event[b"event_type"] == b"worker_heartbeat"
     assert event[b"worker_id"].decode() == worker.worker_id
-    assert abs(float(event[b"timestamp"]) * 1000 - await now_ms(store)) < 5000
+    assert abs(float(event[b"timestamp"]) * 1000 - await now_ms(store)) < 60_000
 
 
 async def test_queues_that_nobody_has_served_for_a_day_are_forgotten(
@@ -198,7 +199,7 @@ async def test_no_workers_to_beat_for_is_no_error(store: JobStore) -> None:
 async def test_renewal_tells_when_the_next_lease_ends(store: JobStore, worker: SteppedWorker) -> None:
     other = await start_worker(store, "other")
     await ask(store, "HDEL", store.keys.guard, "reap_not_before_ms")
-    soon = await now_ms(store) + 1000
+    soon = await now_ms(store) + 10_000
     await ask(store, "ZADD", store.keys.leases, soon, worker.worker_id)
     renewal = await store.renew_leases([other.build_beat()])
     assert renewal.next_lease_end_ms == soon
@@ -388,10 +389,11 @@ async def test_hint_shortens_a_lease_to_one_renewal(store: JobStore, worker: Ste
 
 async def test_renewal_voids_the_hint(store: JobStore, worker: SteppedWorker) -> None:
     await store.shorten_leases([worker.worker_id])
+    before = await now_ms(store)
     assert (await worker.beat()).state is LeaseState.ALIVE
     ends = await lease_end(store)
     assert ends is not None
-    assert ends > await now_ms(store) + 10_000
+    assert ends > before + 10_000
 
 
 async def test_hint_never_lengthens_a_lease(store: JobStore, worker: SteppedWorker) -> None:
@@ -406,13 +408,14 @@ async def test_hint_about_nobody_is_no_error(store: JobStore) -> None:
 
 
 async def test_shortened_lease_ends_and_its_jobs_run_elsewhere(store: JobStore) -> None:
-    store.settings.worker_lease_seconds = 0.6
+    store.settings.worker_lease_seconds = 60
+    store.settings.worker_lease_renewal_seconds = 0.2
     lost, living = await start_worker(store, "lost"), await start_worker(store, "living")
     await enqueue(store, "1")
     await lost.take_one()
     await ask(store, "HDEL", store.keys.guard, "reap_not_before_ms")
     await store.shorten_leases(["lost"])
-    deadline = await now_ms(store) + 5000
+    deadline = await now_ms(store) + 30_000
     while not (report := await store.reap_workers()).returned and await now_ms(store) < deadline:
         await living.beat()
         await asyncio.sleep(0.02)

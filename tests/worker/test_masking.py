@@ -79,9 +79,10 @@ def test_no_password_survives_in_a_url(password: str, before: str, after: str) -
     "text", ["a://" * 100_000, "://@" * 100_000, "password" * 50_000, "x" * 400_000 + "@"]
 )
 def test_long_texts_take_no_long_time(text: str) -> None:
-    began = time.monotonic()
+    # Of the processor, which others may have in between.
+    began = time.thread_time()
     mask_secrets(text + "://password=")
-    assert time.monotonic() - began < 2
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize(

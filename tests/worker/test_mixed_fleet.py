@@ -93,7 +93,7 @@ def settings(redis_dsn: str) -> RRQSettings:
 
 
 async def read_result(client: RRQClient, job_id: str) -> Any:
-    result = await client.wait_for_completion(job_id, timeout_seconds=15)
+    result = await client.wait_for_completion(job_id, timeout_seconds=30)
     assert result is not None, f"job {job_id} did not end"
     assert result.status is JobStatus.COMPLETED, f"job {job_id}: {result}"
     return result.result
@@ -141,10 +141,10 @@ async def test_a_job_deferred_by_a_0_7_1_producer_waits(
     legacy: Legacy, settings: RRQSettings, client: RRQClient, ours: Ours
 ) -> None:
     async with running(RRQWorker(settings, ours.registry)):
+        started_at = time.monotonic()
         job = await legacy.call("enqueue", function_name="echo", defer_by_seconds=1)
-        enqueued_at = time.monotonic()
         await read_result(client, job["id"])
-        assert time.monotonic() - enqueued_at > 0.7
+        assert time.monotonic() - started_at > 0.9
 
 
 @pytest.mark.parametrize("queue", [None, "emails", "rrq:queue:emails"])
@@ -177,7 +177,7 @@ async def test_unique_keys_are_shared_between_the_producers(legacy: Legacy, clie
     assert await store.get_unique_lock_holder("once") == first.id
     assert await store.get_ready_job_ids("default", 9) == [first.id]
     assert await store.redis.zscore(QUEUE, second["id"]) == pytest.approx(
-        await store.redis.zscore(QUEUE, third.id), abs=3_000
+        await store.redis.zscore(QUEUE, third.id), abs=60_000
     )
 
 
@@ -272,14 +272,20 @@ async def test_our_health_record_is_readable_by_0_7_1_and_theirs_by_us(
 # Retries handed from one version to the other
 
 
+async def make_due(store: JobStore, job_id: str) -> None:
+    """Let the time of the only queued job come; none that a burst could have waited for."""
+    assert await store.get_queued_job_ids("default") == [job_id]
+    await store.add_job_to_queue("default", job_id, 1.0)
+
+
 async def test_a_retry_of_ours_is_finished_by_a_0_7_1_worker(
     legacy: Legacy, settings: RRQSettings, client: RRQClient, ours: Ours
 ) -> None:
     job = await client.enqueue("flaky")
     assert job is not None
-    settings.base_retry_delay_seconds = 0.3
+    settings.base_retry_delay_seconds = 600
     await run_burst(settings, ours.registry)
-    await eventually(lambda: client.job_store.get_ready_job_ids("default", 1))
+    await make_due(client.job_store, job.id)
     await legacy.call("start_worker")
     try:
         assert await read_result(client, job.id) == "0.7.1"
@@ -291,10 +297,11 @@ async def test_a_retry_of_ours_is_finished_by_a_0_7_1_worker(
 async def test_a_retry_of_0_7_1_is_finished_by_our_worker(
     legacy: Legacy, settings: RRQSettings, client: RRQClient, ours: Ours
 ) -> None:
-    job = await client.enqueue("flaky")
+    ours.registry.register("fail", ours.flaky, replace=True)
+    job = await client.enqueue("fail")
     assert job is not None
-    await legacy.call("run_burst", base_retry_delay_seconds=0.3)
-    assert await client.job_store.get_queued_job_ids("default") == [job.id]
+    await legacy.call("run_burst", base_retry_delay_seconds=600)
+    await make_due(client.job_store, job.id)
 
     async with running(RRQWorker(settings, ours.registry)):
         assert await read_result(client, job.id) == "ours"
@@ -376,8 +383,10 @@ async def test_an_id_enqueued_again_by_0_7_1_while_we_run_it_is_run_again(
         await stays_true(lambda: ours.started == [["old"]], 0.3, "the same id runs twice at once")
         ours.gate.set()
 
-        await eventually(lambda: ours.started == [["old"], ["new"]], 5, "the second life of the id never ran")
-        await eventually(lambda: ended_with(store, "j1", ["new"]), 5)
+        await eventually(
+            lambda: ours.started == [["old"], ["new"]], 20, "the second life of the id never ran"
+        )
+        await eventually(lambda: ended_with(store, "j1", ["new"]), 20)
     assert await store.get_job_lock_owner("j1") is None
     assert await store.redis.keys("rrq:active:jobs:*") == []
     assert await store.get_queued_job_ids("default") == []
@@ -419,7 +428,7 @@ async def test_many_ids_enqueued_again_by_0_7_1_at_any_moment_all_end(
             for job_id in ids:
                 await legacy.call("enqueue", function_name="echo", args=[round_number], _job_id=job_id)
         for job_id in ids:
-            await eventually(partial(last_round_ended, store, job_id, 5), 10)
+            await eventually(partial(last_round_ended, store, job_id, 5), 20)
     assert await store.get_queued_job_ids("default") == []
     assert await store.redis.keys("rrq:lock:job:*") == []
     assert await store.redis.keys("rrq:active:jobs:*") == []

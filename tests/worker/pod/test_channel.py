@@ -73,14 +73,14 @@ async def test_both_ends_hear_each_other_and_notice_the_end() -> None:
     child.listen(ordered.append, lambda: lost.append(True))
     child.send(MESSAGES[0])
     await asyncio.sleep(0)
-    await eventually(lambda: ours.is_open, 5, "the line was not opened")
+    await eventually(lambda: ours.is_open, 30, "the line was not opened")
     ours.send(Retire())
-    await eventually(lambda: bool(ordered), 5, "the order never came")
+    await eventually(lambda: bool(ordered), 30, "the order never came")
     child.send(Farewell(0))
     child._socket.shutdown(socket.SHUT_WR)
     await reading
     assert heard == [MESSAGES[0], Farewell(0)]
-    await eventually(lambda: lost, 5, "the child did not notice that the line is closed")
+    await eventually(lambda: lost, 30, "the child did not notice that the line is closed")
     child.close()
     ours.close()
 
@@ -104,5 +104,5 @@ async def test_a_child_whose_supervisor_is_gone_is_not_held_up() -> None:
     lost: list[bool] = []
     child.listen(lambda _: None, lambda: lost.append(True))
     child.send(Farewell(0))
-    await eventually(lambda: lost, 5, "nobody noticed")
+    await eventually(lambda: lost, 30, "nobody noticed")
     child.close()

@@ -24,7 +24,7 @@ PLAN = ChildPlan(channel=-1, settings_path="no_such_module.settings", log_format
 async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -> None:
     child = ChildProcess(0, PLAN, lambda *_: None)
     os.kill(child.pid, signal.SIGKILL)
-    await eventually(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 10, "it lives")
+    await eventually(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 30, "it lives")
     child.terminate(time.monotonic() + 5)
     child.kill()
     assert os.waitpid(child.pid, os.WNOHANG)[0] == child.pid

@@ -40,7 +40,7 @@ def server() -> Iterator[PodServer]:
 
 
 def ask(server: PodServer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -59,7 +59,7 @@ def test_probes_are_answered_while_many_clients_dawdle(server: PodServer) -> Non
     dawdlers = []
     try:
         for _ in range(100):
-            dawdler = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            dawdler = socket.create_connection(("127.0.0.1", server.port), timeout=30)
             dawdler.sendall(b"GET /hello HT")
             dawdlers.append(dawdler)
         for _ in range(5):
@@ -114,7 +114,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_the_server_speaks_over_ipv6_too() -> None:
     with PodServer("[::1]:0", {"/hello": hello}) as server:
-        connection = http.client.HTTPConnection("::1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("::1", server.port, timeout=30)
         connection.request("GET", "/hello")
         assert connection.getresponse().read() == b"hello"
         connection.close()

@@ -10,6 +10,7 @@ import pytest
 from fleet import all_done, enqueue_some
 from rrq.pod.probes import PodState, decide_liveness, decide_readiness, decide_startup
 from running import stays_true
+from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,8 @@ async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
 ) -> None:
     server = make_redis(appendonly=True)
     quick = {"worker_lease_seconds": 1.5, "redis_socket_timeout_seconds": 1}
-    pod = make_pod("--num-workers", "2", dsn=server.dsn, worker_redis_patience_seconds=4, **quick)
+    # A blip is over long before, also where a server takes seconds to start.
+    pod = make_pod("--num-workers", "2", dsn=server.dsn, worker_redis_patience_seconds=9, **quick)
     await pod.is_up()
     assert pod.get("/readyz") == (200, "ready\n")
     server.kill()
@@ -78,7 +80,7 @@ async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
     await stays_true(lambda: pod.get("/readyz")[0] == 200, 1.5, "a blip made the pod unready")
     server.start()
     await stays_true(lambda: pod.get("/readyz")[0] == 200, 3.0, "a blip made the pod unready")
-    assert pod.metric("rrq_redis_up") == 1
+    await eventually(lambda: pod.metric("rrq_redis_up") == 1, message="Redis is back, and nobody says so")
     server.kill()
     reason = await pod.turns("/readyz", 503)
     assert "Redis has not answered" in reason
@@ -94,8 +96,8 @@ async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
 async def test_a_pod_that_the_operator_drains_claims_nothing_and_stays_ready(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    # Not shorter: on a busy machine a lease of a second and a half ends now and then, and the pod is not ready then.
-    pod = make_pod("--num-workers", "1", worker_lease_seconds=3, environment={"RRQ_POD_UID": "uid-7"})
+    # The lease is not shorter: on a busy machine one of seconds ends now and then, and the pod is not ready then.
+    pod = make_pod("--num-workers", "1", worker_lease_renewal_seconds=1, environment={"RRQ_POD_UID": "uid-7"})
     await pod.is_up()
     await client.job_store.set_drain("uid-7")
     jobs = await enqueue_some(client, "note", count=3)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fleet import all_done, assert_nothing_in_hand, enqueue_some
-from queue_steps import dead_letters, is_queued, job_fields
+from queue_steps import dead_letters, is_queued, job_fields, last_lease_end_ms, let_the_fleet_beat, now_ms
 from rrq.client import RRQClient
 from rrq.settings import RRQSettings
 from running import stays_true
@@ -28,30 +28,39 @@ if TYPE_CHECKING:
     from rrq.embedded import EmbeddedRedis
 
 
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 async def test_jobs_of_a_killed_process_are_due_again_at_once_and_it_is_replaced(
-    make_pod: Callable[..., Pod], client: RRQClient
+    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     pod = await make_pod("--num-workers", "1", worker_concurrency=5).is_up()
     jobs = await enqueue_some(client, "note", 60.0, count=5)
     await pod.has_started(5)
     [victim] = pod.children()
+    # Its successor must not have claimed them by the time that the test looks.
+    (tmp_path / "broken.hangs").touch()
     died_at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
 
     async def due_again() -> bool:
         return all([await is_queued(client.job_store, job.id) for job in jobs])
 
-    await eventually(due_again, 5, "jobs of the dead process were not due again", interval_seconds=0.005)
+    await eventually(due_again, 10, "jobs of the dead process were not due again", interval_seconds=0.005)
     # The lease alone would have taken 15 s.
-    assert time.monotonic() - died_at < 3
-    await eventually(lambda: pod.children() not in ([], [victim]), 10, "it was not replaced")
+    assert time.monotonic() - died_at < 10
+    await eventually(lambda: pod.children() not in ([], [victim]), message="it was not replaced")
     [death] = pod.logged("worker process died")
     assert (death["signal"], death["exit_code"], death["jobs_in_hand"]) == ("SIGKILL", None, 5)
-    [release] = await eventually(lambda: pod.logged("jobs of a dead worker process are due again"), 5)
+    [release] = await eventually(lambda: pod.logged("jobs of a dead worker process are due again"))
     assert release["jobs"] == 5
     assert pod.metric("rrq_child_crashes_total", how="SIGKILL") == 1
     assert pod.metric("rrq_reaped_jobs_total", cause="death") == 5
-    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="crash") == 1, 10)
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="crash") == 1)
     for job in jobs:
         fields = await job_fields(client.job_store, job.id)
         assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
@@ -61,9 +70,9 @@ async def test_of_a_hundred_jobs_in_hand_only_the_one_that_kills_its_process_is_
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     store = client.job_store
-    innocent = await enqueue_some(client, "linger_first", 5.0, count=60)
-    [killer] = await enqueue_some(client, "kill_process")
-    innocent += await enqueue_some(client, "linger_first", 5.0, count=39)
+    innocent = await enqueue_some(client, "linger_first", 60.0, count=60)
+    [killer] = await enqueue_some(client, "kill_process", 100)
+    innocent += await enqueue_some(client, "linger_first", 60.0, count=39)
     pod = make_pod("--num-workers", "1", worker_concurrency=100)
 
     async def is_dead() -> bool:
@@ -92,11 +101,12 @@ async def test_a_process_that_exits_with_0_in_a_handler_has_crashed_all_the_same
     async def is_dead() -> bool:
         return (await job_fields(client.job_store, job.id)).get("status") == "FAILED"
 
-    await eventually(is_dead, 40, "the job was not found out")
+    await eventually(is_dead, 60, "the job was not found out")
     history = json.loads((await job_fields(client.job_store, job.id))["crash_history"])
     assert [crash["exit_code"] for crash in history] == [0, 0, 0]
     assert [death["exit_code"] for death in pod.logged("worker process died")] == [0, 0, 0]
-    assert pod.metric("rrq_buried_jobs_total") == 1
+    # Redis knows it first, then the pod.
+    await eventually(lambda: pod.metric("rrq_buried_jobs_total") == 1)
     # A pod that found out a killer goes on.
     [other] = await enqueue_some(client, "note")
     await all_done(client.job_store, [other])
@@ -107,10 +117,10 @@ async def test_a_program_that_a_killed_process_had_started_is_ended_too(
 ) -> None:
     pod = await make_pod("--num-workers", "1").is_up()
     await enqueue_some(client, "start_program", 60.0)
-    [entry] = await eventually(lambda: pod.ledger.entries("program"), 10, "no program was started")
+    [entry] = await eventually(lambda: pod.ledger.entries("program"), 30, "no program was started")
     program = psutil.Process(entry.attempt)
     os.kill(entry.pid, signal.SIGKILL)
-    await eventually(lambda: not program.is_running(), 5, "the program went on without its job")
+    await eventually(lambda: not program.is_running(), 30, "the program went on without its job")
 
 
 async def test_orphans_are_adopted_and_leave_no_zombies(
@@ -122,7 +132,7 @@ async def test_orphans_are_adopted_and_leave_no_zombies(
     results = [await client.get_job_status(job.id) for job in jobs]
     orphans = [int(str(result.result)) for result in results if result is not None]
     # They were started below the pod, so that this test may look them up by their ids.
-    await eventually(lambda: not any(psutil.pid_exists(pid) for pid in orphans), 10, "a zombie is left")
+    await eventually(lambda: not any(psutil.pid_exists(pid) for pid in orphans), 30, "a zombie is left")
     statuses = [child.status() for child in psutil.Process(pod.pid).children(recursive=True)]
     assert psutil.STATUS_ZOMBIE not in statuses
 
@@ -138,9 +148,15 @@ async def test_children_that_only_crash_end_the_pod_with_an_error(make_pod: Call
 async def test_liveness_is_red_while_no_process_stays_up_and_green_again_when_one_does(
     make_pod: Callable[..., Pod], tmp_path: Path
 ) -> None:
-    (tmp_path / "broken").touch()
+    hangs = tmp_path / "broken.hangs"
+    hangs.touch()
     pod = make_pod("--num-workers", "1")
     await pod.turns("/livez", 200)
+    # From here on each start fails at once: the first one hung for as long as the test needed.
+    (tmp_path / "broken").touch()
+    hangs.unlink()
+    [first] = await eventually(pod.children)
+    os.kill(first, signal.SIGKILL)
     reason = await pod.turns("/livez", 503)
     assert "no worker process stays up" in reason
     assert pod.get("/readyz")[0] == pod.get("/startupz")[0] == 503
@@ -159,11 +175,12 @@ async def test_a_process_is_recycled_after_its_jobs_and_nothing_is_cut_short(
     jobs = await enqueue_some(client, "note", 0.05, count=15)
     jobs += await enqueue_some(client, "note", 2.0)
     await all_done(client.job_store, jobs)
-    await eventually(lambda: pod.children() not in ([], first), 15, "it was not recycled")
+    await eventually(lambda: pod.children() not in ([], first), message="it was not recycled")
     assert set(pod.ledger.counts("started").values()) == {1}
     assert set(pod.ledger.counts("effect").values()) == {1}
-    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1, 10)
-    assert pod.metric("rrq_jobs_total", function="note", outcome="done") == 16
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1)
+    # Told once a second.
+    await eventually(lambda: pod.metric("rrq_jobs_total", function="note", outcome="done") == 16)
 
 
 async def test_recycling_leaves_at_least_one_process_at_work(
@@ -173,12 +190,14 @@ async def test_recycling_leaves_at_least_one_process_at_work(
     jobs = await enqueue_some(client, "note", 0.1, count=60)
 
     def is_someone_up() -> bool:
-        return any(pod.metric("rrq_child_up", child=child) == 1 for child in ("0", "1"))
+        # One look at both: between two looks the one may come and the other go.
+        lines = pod.get("/metrics")[1].splitlines()
+        return any(f'rrq_child_up{{child="{child}"}} 1.0' in lines for child in ("0", "1"))
 
     watching = asyncio.create_task(stays_true(is_someone_up, 60.0, "nobody was up"))
     await all_done(client.job_store, jobs)
     # The second only goes once the first is back, however long that takes.
-    await eventually(lambda: len(pod.logged("worker process is recycled")) >= 2, 30, "one was not recycled")
+    await eventually(lambda: len(pod.logged("worker process is recycled")) >= 2, 60, "one was not recycled")
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching
@@ -192,7 +211,7 @@ async def test_a_process_that_does_not_come_up_is_killed_and_started_anew(
     hangs.touch()
     # Enough for a process that does not hang to come up on a busy machine: the limit is the same for both.
     pod = make_pod("--num-workers", "1", worker_start_limit_seconds=6)
-    await eventually(lambda: pod.logged("worker process does not come up, killed"), 30, "it hangs for ever")
+    await eventually(lambda: pod.logged("worker process does not come up, killed"), 60, "it hangs for ever")
     hangs.unlink()
     await pod.is_up()
 
@@ -203,22 +222,24 @@ async def test_a_process_that_has_outgrown_its_memory_is_recycled(
     pod = await make_pod("--num-workers", "1", worker_recycle_rss_bytes=200_000_000).is_up()
     first = pod.children()
     await all_done(client.job_store, await enqueue_some(client, "hoard_memory", 200))
-    await eventually(lambda: pod.children() not in ([], first), 15, "it was not recycled")
-    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1, 10)
+    await eventually(lambda: pod.children() not in ([], first), message="it was not recycled")
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="recycled") == 1)
     await pod.is_up()
     assert not pod.logged("worker process died")
 
 
 async def test_a_process_stopped_past_its_lease_loses_its_jobs_and_its_late_results(
-    make_pod: Callable[..., Pod], client: RRQClient
+    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     pod = await make_pod("--num-workers", "2", worker_lease_seconds=1.5, worker_concurrency=2).is_up()
-    jobs = await enqueue_some(client, "note", 1.0, count=2)
+    gates = tmp_path / "first-gate", tmp_path / "second-gate"
+    jobs = await enqueue_some(client, "wait_for_file", str(gates[0]), count=2)
     await pod.has_started(2)
     frozen = pod.runner_of(jobs[0])
     lost = [job for job in jobs if pod.runner_of(job) == frozen]
     os.kill(frozen, signal.SIGSTOP)
     try:
+        gates[0].touch()
         await all_done(client.job_store, jobs)
         assert pod.get("/livez")[0] == 200
     finally:
@@ -226,26 +247,30 @@ async def test_a_process_stopped_past_its_lease_loses_its_jobs_and_its_late_resu
     for job in lost:
         assert pod.runner_of(job) != frozen
     # It is told of its loss and takes part again; its late results were refused.
-    more = await enqueue_some(client, "note", 0.1, count=40)
+    more = await enqueue_some(client, "wait_for_file", str(gates[1]), count=4)
+    # The other one has room for two of them.
+    await pod.has_started(len(jobs) + len(more))
+    gates[1].touch()
     await all_done(client.job_store, more)
-    assert frozen in {entry.pid for entry in pod.ledger.entries("started")[len(jobs) + len(lost) :]}
+    assert frozen in {pod.runner_of(job) for job in more}
     assert not pod.logged("worker process died")
     counters = await client.job_store.redis.hgetall(client.job_store.keys.counters)
-    assert int(counters[b"done"]) == 42
+    assert int(counters[b"done"]) == 6
     await assert_nothing_in_hand(client.job_store)
 
 
 async def test_a_loop_that_hangs_for_ever_costs_that_process_only(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    quick = {"worker_lease_seconds": 1.5, "worker_loop_stall_limit_seconds": 2.0}
+    # Not shorter: the other process, which says once a second that it lives, may not get its turn for some.
+    quick = {"worker_lease_seconds": 1.5, "worker_loop_stall_limit_seconds": 5.0}
     pod = await make_pod("--num-workers", "2", worker_concurrency=1, **quick).is_up()
     before = set(pod.children())
     [job] = await enqueue_some(client, "hold_loop", 600.0, job_timeout_seconds=1)
     await pod.has_started(1)
     hung = pod.runner_of(job)
     others = asyncio.create_task(stays_true(lambda: pod.get("/livez")[0] == 200, 3.0, "the pod looked dead"))
-    [death] = await eventually(lambda: pod.logged("worker process died"), 20, "the hung process lives on")
+    [death] = await eventually(lambda: pod.logged("worker process died"), 60, "the hung process lives on")
     await others
     assert (death["pid"], death["end"], death["signal"]) == (hung, "hung", "SIGKILL")
     [survivor] = before - {hung}
@@ -256,14 +281,15 @@ async def test_a_loop_that_hangs_for_ever_costs_that_process_only(
 async def test_a_pod_that_stood_still_as_a_whole_blames_nobody(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    quick = {"worker_lease_seconds": 30, "worker_loop_stall_limit_seconds": 2.0}
+    # Shorter than it stands still, and longer than a process may not get its turn afterwards.
+    quick = {"worker_lease_seconds": 30, "worker_loop_stall_limit_seconds": 5.0}
     pod = await make_pod("--num-workers", "2", **quick).is_up()
     [job] = await enqueue_some(client, "note", 2.0, job_timeout_seconds=20)
     await pod.has_started(1)
     family = [pod.pid, *pod.children()]
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(5)  # as a paused machine does
+    await asyncio.sleep(7)  # as a paused machine does
     for pid in family:
         os.kill(pid, signal.SIGCONT)
     await all_done(client.job_store, [job])
@@ -273,22 +299,24 @@ async def test_a_pod_that_stood_still_as_a_whole_blames_nobody(
 
 
 async def test_a_supervisor_that_stands_still_costs_its_processes_no_job(
-    make_pod: Callable[..., Pod], client: RRQClient
+    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     pod = await make_pod("--num-workers", "1", worker_lease_seconds=2.0).is_up()
-    [job] = await enqueue_some(client, "note", 6.0)
+    gate, store = tmp_path / "gate", client.job_store
+    [job] = await enqueue_some(client, "wait_for_file", str(gate))
     await pod.has_started(1)
     os.kill(pod.pid, signal.SIGSTOP)
+    stopped_ms = await now_ms(store)
     try:
-        store = client.job_store
 
-        async def is_alive() -> bool:
+        async def is_renewed() -> bool:
             await store.reap_workers()
-            return len((await store.observe([])).workers) == 1
+            return await last_lease_end_ms(store) > stopped_ms + 5000
 
-        await stays_true(is_alive, 5.0, "the lease ended although the process is well")
+        await eventually(is_renewed, message="the lease ended although the process is well")
     finally:
         os.kill(pod.pid, signal.SIGCONT)
+    gate.touch()
     await all_done(store, [job])
     assert pod.ledger.counts("started")[job.id] == 1
 
@@ -300,11 +328,12 @@ async def test_a_reload_to_another_redis_takes_the_whole_pod_there(
     source = "from pod_app import settings\nsettings.redis_dsn = {dsn!r}\n"
     app = tmp_path / "moving_app.py"
     app.write_text(source.format(dsn=first.dsn))
-    quick = {"worker_lease_seconds": 1.5, "worker_redis_patience_seconds": 3}
+    # Over long before the test looks, unless the new one answers.
+    quick = {"worker_lease_seconds": 1.5, "worker_redis_patience_seconds": 6}
     pod = await make_pod("--num-workers", "2", app="moving_app.settings", dsn=first.dsn, **quick).is_up()
     app.write_text(source.format(dsn=second.dsn))
     pod.signal(signal.SIGHUP)
-    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="reload") == 2, 20, "not reloaded")
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="reload") == 2, 60, "not reloaded")
     first.kill()
     client = RRQClient(RRQSettings(redis_dsn=second.dsn))
     jobs = await enqueue_some(client, "note", 3.0, count=4)
@@ -318,9 +347,10 @@ async def test_a_reload_to_another_redis_takes_the_whole_pod_there(
 async def test_a_handler_that_holds_the_interpreter_past_the_lease_is_not_taken_for_dead(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    quick = {"worker_lease_seconds": 1.5, "worker_loop_stall_limit_seconds": 1.0}
-    pod = await make_pod("--num-workers", "2", **quick).is_up()
-    [job] = await enqueue_some(client, "hold_interpreter", 6.0, job_timeout_seconds=60)
+    # Both shorter than it is held, and longer than anybody else may not get a turn.
+    quick = {"worker_lease_seconds": 5, "worker_loop_stall_limit_seconds": 5}
+    pod = await make_pod("--num-workers", "2", worker_lease_renewal_seconds=0.5, **quick).is_up()
+    [job] = await enqueue_some(client, "hold_interpreter", 8.0, job_timeout_seconds=60)
     await all_done(client.job_store, [job])
     assert pod.ledger.counts("started")[job.id] == 1
     assert not pod.logged("worker process died")
@@ -342,13 +372,15 @@ async def test_a_handler_that_holds_the_interpreter_for_30_s_is_not_taken_for_de
 async def test_children_of_a_killed_supervisor_keep_their_lease_and_end_in_order(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    pod = await make_pod("--num-workers", "2", worker_lease_seconds=1.5).is_up()
-    jobs = await enqueue_some(client, "note", 4.0, count=2)
+    # Longer than one of them may not get its turn, or the other would give its job to somebody else.
+    options = {"worker_lease_seconds": 4, "worker_lease_renewal_seconds": 0.5}
+    pod = await make_pod("--num-workers", "2", **options).is_up()
+    jobs = await enqueue_some(client, "note", 6.0, count=2)
     await pod.has_started(2)
     orphans = [psutil.Process(pid) for pid in pod.children()]
     pod.process.kill()
     await all_done(client.job_store, jobs)
-    _, alive = await asyncio.to_thread(psutil.wait_procs, orphans, 10)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, orphans, 30)
     assert not alive
     assert set(pod.ledger.counts("started").values()) == {1}
     await assert_nothing_in_hand(client.job_store)
@@ -360,51 +392,49 @@ async def test_a_child_of_a_killed_supervisor_that_cannot_end_is_ended_with_its_
     make_pod: Callable[..., Pod], client: RRQClient, handler: str
 ) -> None:
     # The lease is short: renewed by nobody, it would have the job run elsewhere while it goes on here.
-    pod = await make_pod(
-        "--num-workers", "1", worker_lease_seconds=1.5, worker_shutdown_grace_period_seconds=4
-    ).is_up()
+    options = {"worker_lease_seconds": 4, "worker_lease_renewal_seconds": 0.5}
+    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=7, **options).is_up()
     [job] = await enqueue_some(client, handler, 60.0)
     await pod.has_started(1)
     [orphan] = [psutil.Process(pid) for pid in pod.children()]
-    other = await make_pod("--num-workers", "1", worker_lease_seconds=1.5).is_up()
+    other = await make_pod("--num-workers", "1", **options).is_up()
     pod.process.kill()
-    await stays_true(lambda: other.ledger.counts("started")[job.id] == 1, 3.5)
-    _, alive = await asyncio.to_thread(psutil.wait_procs, [orphan], 20)
-    assert not alive
-    await eventually(lambda: other.ledger.counts("started")[job.id] == 2, 20, "the job never ran again")
+    await eventually(lambda: other.ledger.counts("started")[job.id] == 2, 60, "the job never ran again")
+    assert has_ended(orphan), "given away while it ran"
 
 
 @pytest.mark.parametrize("handler", ["hold_loop", "ignore_cancellation"])
 async def test_what_a_child_of_a_killed_supervisor_could_not_end_need_not_wait_for_all_of_its_lease(
     make_pod: Callable[..., Pod], client: RRQClient, handler: str
 ) -> None:
-    # On an empty Redis no lease is swept before a whole one is over, which it is when the orphan ends.
-    options = {"worker_lease_seconds": 8.0, "worker_lease_renewal_seconds": 0.5}
+    options = {"worker_lease_seconds": 25.0, "worker_lease_renewal_seconds": 0.5}
     pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=6, **options).is_up()
     [job] = await enqueue_some(client, handler, 60.0)
     await pod.has_started(1)
     [orphan] = [psutil.Process(pid) for pid in pod.children()]
     other = await make_pod("--num-workers", "1", **options).is_up()
+    # On an empty Redis no lease is swept before a whole one is over.
+    await let_the_fleet_beat(client.job_store)
     pod.process.kill()
-    # The grace period and a little, then one renewal; a whole lease would be three seconds more than this.
+    # The grace period and a little, then one renewal; a whole lease would be twelve seconds more than this.
     await eventually(
-        lambda: other.ledger.counts("started")[job.id] == 2, 12, "the job waited for the end of the lease"
+        lambda: other.ledger.counts("started")[job.id] == 2, 20, "the job waited for the end of the lease"
     )
-    with contextlib.suppress(psutil.NoSuchProcess):
-        assert orphan.status() == psutil.STATUS_ZOMBIE, "given away while it ran"
+    assert has_ended(orphan), "given away while it ran"
 
 
 async def test_a_running_job_is_cancelled_at_once(make_pod: Callable[..., Pod], client: RRQClient) -> None:
-    pod = await make_pod("--num-workers", "2").is_up()
-    [job] = await enqueue_some(client, "note", 60.0)
+    # The next heartbeat would tell it too, much later.
+    late = {"worker_lease_seconds": 120, "worker_lease_renewal_seconds": 60}
+    pod = await make_pod("--num-workers", "2", **late).is_up()
+    [job] = await enqueue_some(client, "note", 300.0)
     await pod.has_started(1)
     await client.cancel(job.id)
 
     async def is_cancelled() -> bool:
         return (await job_fields(client.job_store, job.id))["status"] == "CANCELLED"
 
-    # The next heartbeat would have told it within 5 s.
-    await eventually(is_cancelled, 2, "the job went on")
+    await eventually(is_cancelled, 15, "the job went on")
 
 
 async def test_a_pod_of_two_keeps_to_its_connections(make_pod: Callable[..., Pod], client: RRQClient) -> None:
@@ -429,12 +459,12 @@ async def test_a_reload_replaces_one_process_after_the_other_without_cutting_a_j
     jobs = await enqueue_some(client, "note", 2.0, count=4)
     await pod.has_started(4)
     pod.signal(signal.SIGHUP)
-    await eventually(lambda: not set(before) & set(pod.children()), 30, "not all were replaced")
+    await eventually(lambda: not set(before) & set(pod.children()), 60, "not all were replaced")
     await pod.is_up()
-    await eventually(lambda: len(pod.children()) == 2, 10)
+    await eventually(lambda: len(pod.children()) == 2)
     await all_done(client.job_store, jobs)
     assert set(pod.ledger.counts("started").values()) == {1}
-    assert pod.metric("rrq_child_restarts_total", reason="reload") == 2
+    await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="reload") == 2)
 
 
 async def test_a_reload_of_broken_code_leaves_the_other_processes_at_work(
@@ -446,9 +476,9 @@ async def test_a_reload_of_broken_code_leaves_the_other_processes_at_work(
     before = pod.children()
     app.write_text("this is no Python\n")
     pod.signal(signal.SIGHUP)
-    await eventually(lambda: pod.logged("worker process cannot run the application"), 20, "nobody complained")
+    await eventually(lambda: pod.logged("worker process cannot run the application"), 60, "nobody complained")
     await all_done(client.job_store, await enqueue_some(client, "note", count=5))
     assert len(set(before) & set(pod.children())) == 1
     assert pod.get("/livez")[0] == 200
     app.write_text("from pod_app import registry, settings\n")
-    await eventually(lambda: len(pod.children()) == 2 and not set(before) & set(pod.children()), 30)
+    await eventually(lambda: len(pod.children()) == 2 and not set(before) & set(pod.children()), 60)
