@@ -91,12 +91,14 @@ async def lose_a_pod_with_a_job(client: RRQClient, server: EmbeddedRedis, folder
     """End a pod so that nobody is there to tell of it: only its lease does."""
     with make_pod(server, folder / "lost") as pod:
         await pod.is_up()
-        await enqueue_some(client, "note", 5.0)
+        gate = folder / "gate"
+        await enqueue_some(client, "wait_for_file", str(gate))
         await pod.has_started(1)
         os.kill(pod.pid, signal.SIGSTOP)
         for pid in (*pod.children(), pod.pid):
             os.kill(pid, signal.SIGKILL)
         pod.wait()
+        gate.touch()
 
 
 def make_pod(server: EmbeddedRedis, folder: Path) -> Pod:

@@ -223,7 +223,7 @@ async def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accep
 
     server = subprocess.Popen([find_redis_server(), configuration, "--port", "0", "--unixsocket", address])
     try:
-        await eventually(listens, 10, "redis-server refuses its configuration")
+        await eventually(listens, 30, "redis-server refuses its configuration")
         with (
             redis.Redis(unix_socket_path=address) as stranger,
             pytest.raises(redis.AuthenticationError),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,20 +136,25 @@ async def test_with_these_rights_pools_grow_shrink_and_run(
             desk.apply(
                 build_pool("nightly", type="Job", redis=redis, queues=["nightly"], job={"start": "Once"})
             )
-            await eventually(lambda: desk.condition("QueueReachable")[0] == "True", 30)
+            await eventually(lambda: desk.condition("QueueReachable")[0] == "True", 60)
             await client.enqueue_many([JobRequest("greet") for _ in range(20)])
-            await eventually(lambda: len(ready_pods(desk)) == 2, 30)
+            await eventually(lambda: len(ready_pods(desk)) == 2, 60)
             # Two idle pods are flagged, marked by their deletion cost, and go.
             await workers.start(ready_pods(desk))
-            for uid in ready_pods(desk):
-                await workers.take(uid, 10)
+            # Both take before one ends: meanwhile the other, idle still, could be told to leave.
+            pods = ready_pods(desk)
+            for uid in pods:
+                assert await workers.take(uid, 10) == 10
+            for uid in pods:
                 await workers.finish(uid)
-            await eventually(lambda: desk.replicas() == 0, 40)
-            await eventually(lambda: desk.status("nightly").get("reason") == "Finished", 30)
+            await eventually(lambda: desk.replicas() == 0, 60)
+            await eventually(lambda: desk.status("nightly").get("reason") == "Finished", 60)
             assert desk.get("poddisruptionbudget", "emails")
             assert desk.read_all("events", "--field-selector=involvedObject.kind=RRQWorkerPool")
             _, metrics = await operator.get("/metrics")
-        assert "rrq_operator_api_errors_total{" not in metrics
+        errors = set(re.findall(r'rrq_operator_api_errors_total\{reason="([^"]*)"', metrics))
+        # An API server that takes its time refuses nothing.
+        assert errors <= {"Timeout", "Unreachable", "NotLeader"}
         assert "forbidden" not in operator.log.lower()
         assert plane.kubectl("get", "lease", "rrq-operator", "--namespace", home)
 
@@ -191,7 +197,7 @@ async def test_people_who_may_edit_a_namespace_may_edit_its_pools(
         return await count("view") == 2 and await count("edit") == 5
 
     # A controller of the cluster adds them to its own roles.
-    await eventually(has_arrived, 30)
+    await eventually(has_arrived, 60)
 
 
 def ready_pods(desk: PoolDesk) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(420)
 
-DRAIN_SECONDS = 5
+DRAIN_SECONDS = 7
 SHORT_SECONDS = 2.0
 PAUSE_SECONDS = 0.25
 REPLICAS = 2

@@ -41,7 +41,8 @@ async def test_a_wave_is_met_at_once_and_let_go_after_the_window(story: Story) -
     story.apply_pool(scaling={"maxReplicas": 4, "scaleDown": {"windowSeconds": WINDOW_SECONDS}})
     await wait_for_deployments(story, {"emails"})
     async with Watch(story.desk, "deployments") as watch:
-        ids = await story.enqueue(80, seconds=1)
+        # Long enough that there is work left for the pod that comes last.
+        ids = await story.enqueue(80, seconds=3)
         await story.wait_until_finished(120)
         await story.wait_for_pods(0)
         resizes = find_resizes(watch.changes)

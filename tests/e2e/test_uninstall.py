@@ -82,7 +82,7 @@ async def test_a_pool_is_deleted_with_all_that_is_its_own_when_the_operator_is_g
     assert kinds == {"Deployment", "ReplicaSet", "PodDisruptionBudget", "Job", "Pod"}
 
     uninstall()
-    story.desk.kubectl("delete", "rrqpool", "emails", "reports", "--timeout=20s")
+    story.desk.kubectl("delete", "rrqpool", "emails", "reports", "--timeout=60s")
     await eventually(lambda: not owned(story), 60, "something of the pools stayed", interval_seconds=0.3)
     assert story.desk.get("secret", "rrq-redis"), "what a pool only names is not its own"
     for pool in ("emails", "reports"):

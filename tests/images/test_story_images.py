@@ -138,11 +138,11 @@ async def test_redis_keeps_its_data_in_a_volume_and_needs_nothing_else(
 
     with redis.Redis(unix_socket_path=str(tmp_path / "socket")) as connection:
         start()
-        await eventually(is_up, 20, "redis-server in its container does not answer")
+        await eventually(is_up, 60, "redis-server in its container does not answer")
         connection.set("kept", "yes")
         engine.run("stop", "--time", "20", container_name)
         assert engine.run("inspect", "--format", "{{.State.ExitCode}}", container_name).strip() == "0"
         engine.run("rm", container_name)
         start()
-        await eventually(is_up, 20, "redis-server does not come back")
+        await eventually(is_up, 60, "redis-server does not come back")
         assert connection.get("kept") == b"yes"

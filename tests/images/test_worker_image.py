@@ -191,7 +191,7 @@ async def test_a_stopped_container_finishes_what_it_has_in_hand_and_ends_well(
         first = await client.get_job_status(jobs[0].id)
         return first is not None and first.status is JobStatus.COMPLETED
 
-    await eventually(is_at_work, 30, "the container never finished a job")
+    await eventually(is_at_work, 60, "the container never finished a job")
     engine.run("stop", "--time", "30", container_name)
     state = json.loads(engine.run("inspect", container_name))[0]["State"]
     assert (state["Status"], state["ExitCode"]) == ("exited", 0)

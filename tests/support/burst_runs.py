@@ -59,9 +59,9 @@ async def end_run(desk: PoolDesk, fake_node: FakeNode, number: int, exit_code: i
                 return str(pod["metadata"]["name"])
         return ""
 
-    name = await eventually(find_pod, 20, f"the pod of run {number} runs")
+    name = await eventually(find_pod, 60, f"the pod of run {number} runs")
     await fake_node.finish(desk.namespace, name, exit_code)
-    await eventually(lambda: is_over(read_runs(desk)[number]), 20, f"run {number} is over")
+    await eventually(lambda: is_over(read_runs(desk)[number]), 60, f"run {number} is over")
 
 
 async def holds(predicate: Callable[[], bool | Awaitable[bool]], seconds: float, message: str) -> None:

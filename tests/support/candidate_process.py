@@ -26,6 +26,8 @@ from rrq_operator.election_lease import KubeLeaseStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rrq_operator.election_rules import LeaseRecord
+
 NOTE_INTERVAL_SECONDS = 0.005
 
 
@@ -60,6 +62,13 @@ class Place:
                 terms.append((note.candidate, note.term))
         return terms
 
+    def looks_on(self, candidate: str) -> bool:
+        """Whether the candidate has seen the Lease at least once: from then on it waits for its end."""
+        return self._sight_of(candidate).exists()
+
+    def _sight_of(self, candidate: str) -> Path:
+        return self.notes.with_suffix(f".{candidate}")
+
     def find_leader(self, since: float) -> Note | None:
         """The first note since that moment."""
         return next((note for note in self.read_notes() if note.at >= since), None)
@@ -74,6 +83,7 @@ class CandidateProcess:
             "kubeconfig": str(place.kubeconfig),
             "namespace": place.namespace,
             "notes": str(place.notes),
+            "sight": str(place._sight_of(name)),
         }
         self.name = name
         self._process = subprocess.Popen(
@@ -84,7 +94,7 @@ class CandidateProcess:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self, timeout_seconds: float = 10.0) -> int:
+    def wait(self, timeout_seconds: float = 30.0) -> int:
         return self._process.wait(timeout_seconds)
 
     def kill(self) -> None:
@@ -104,6 +114,18 @@ def running(place: Place, *names: str) -> Iterator[dict[str, CandidateProcess]]:
             candidate.kill()
 
 
+class WatchedLeaseStore(KubeLeaseStore):
+    """Leaves a file behind when it has seen a Lease."""
+
+    sight: Path
+
+    async def read(self) -> LeaseRecord | None:
+        found = await super().read()
+        if found is not None:
+            self.sight.touch()
+        return found
+
+
 async def run_candidate(arguments: dict[str, str]) -> None:
     terms = 0
 
@@ -120,7 +142,8 @@ async def run_candidate(arguments: dict[str, str]) -> None:
 
     notes = os.open(arguments["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     async with await open_client(Path(arguments["kubeconfig"])) as client:
-        store = KubeLeaseStore(client, arguments["namespace"], "rrq-operator")
+        store = WatchedLeaseStore(client, arguments["namespace"], "rrq-operator")
+        store.sight = Path(arguments["sight"])
         leading = asyncio.ensure_future(lead(store, arguments["name"], work))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leading.cancel)
         await leading

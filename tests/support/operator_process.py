@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 40.0
 # It loads for two seconds of a processor of its own, which on a busy machine are twenty and more.
 START_SECONDS = 60.0
 # A thread of its own answers at once; slower is only a machine on which nothing gets its turn.

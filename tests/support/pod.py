@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SUPPORT = Path(__file__).parent
 # When to give up. A pod is several interpreters, which take long to come up beside other tests.
 PATIENCE_SECONDS = 60.0
+# A thread of its own answers at once; slower is only a machine on which nothing gets its turn.
+ANSWER_SECONDS = 15.0
 
 
 class Pod:
@@ -108,7 +110,9 @@ class Pod:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}{path}", timeout=ANSWER_SECONDS
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -116,7 +120,7 @@ class Pod:
         except OSError as error:
             return 0, str(error)
 
-    async def turns(self, path: str, status: int, timeout_seconds: float = 20.0) -> str:
+    async def turns(self, path: str, status: int, timeout_seconds: float = PATIENCE_SECONDS) -> str:
         """Wait until a page answers with this status; returns its text."""
 
         def seen() -> str | None:

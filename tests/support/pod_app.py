@@ -31,6 +31,15 @@ async def note(ctx: dict[str, Any], seconds: float = 0.0) -> int:
     return os.getpid()
 
 
+async def wait_for_file(ctx: dict[str, Any], path: str) -> int:
+    """Stay in hand until a file exists, however long the test takes to get that far."""
+    ledger.record(ctx["job_id"], "started", ctx["job_try"])
+    while not os.path.exists(path):  # noqa: ASYNC110  a file rings no bell
+        await asyncio.sleep(0.01)
+    ledger.record(ctx["job_id"], "effect", ctx["job_try"])
+    return os.getpid()
+
+
 async def linger_first(ctx: dict[str, Any], seconds: float) -> None:
     """Take long when run for the first time, and no time at all after that."""
     is_first = ctx["job_id"] not in ledger.counts("started")
@@ -73,8 +82,11 @@ async def ignore_cancellation(ctx: dict[str, Any], seconds: float) -> None:
             ledger.record(ctx["job_id"], "cancelled", ctx["job_try"])
 
 
-async def kill_process(ctx: dict[str, Any]) -> None:
+async def kill_process(ctx: dict[str, Any], company: int = 1) -> None:
+    """End the process as soon as so many jobs have been started, this one included."""
     ledger.record(ctx["job_id"], "started", ctx["job_try"])
+    while len(ledger.counts("started")) < company:  # noqa: ASYNC110  a file rings no bell
+        await asyncio.sleep(0.05)
     # Neighbours that were claimed with it get to start, so that they are in hand when it happens.
     await asyncio.sleep(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -114,6 +126,7 @@ async def refuse_to_start() -> None:
 registry = JobRegistry()
 for handler in (
     note,
+    wait_for_file,
     linger_first,
     in_thread,
     hold_loop,

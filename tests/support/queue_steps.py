@@ -123,6 +123,12 @@ async def tokens(store: JobStore, queue: str = QUEUE) -> int:
     return int(await ask(store, "LLEN", store.keys.wake_key(queue)))
 
 
+async def last_lease_end_ms(store: JobStore) -> float:
+    """When the last of all leases ends; 0 when there is none."""
+    last = await ask(store, "ZREVRANGE", store.keys.leases, 0, 0)
+    return float(await ask(store, "ZSCORE", store.keys.leases, last[0]) or 0) if last else 0.0
+
+
 async def end_lease(store: JobStore, worker_id: str) -> None:
     """Let the lease of a worker have ended a moment ago, as if it had missed its renewals."""
     await ask(store, "ZADD", store.keys.leases, await now_ms(store) - 1, worker_id)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
-REMOVE_TIMEOUT_SECONDS = 5.0
+REMOVE_TIMEOUT_SECONDS = 30.0
 
 
 def group_trees() -> list[Path]:

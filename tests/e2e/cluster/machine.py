@@ -30,7 +30,7 @@ while signal.sigwait({signal.SIGCHLD}):
         pass
 """
 OWN_NAMESPACES = ("--net", "--mount", "--pid", "--uts")
-START_TIMEOUT_SECONDS = 10.0
+START_TIMEOUT_SECONDS = 30.0
 COMMAND_TIMEOUT_SECONDS = 60.0
 
 

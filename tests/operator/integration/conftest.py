@@ -110,7 +110,7 @@ async def namespace(api_client: ApiClient) -> AsyncIterator[str]:
         return True
 
     # Controllers back off for a while after a test that stopped the API server.
-    await eventually(accepts_pods, 30, f"namespace {name} never got its service account")
+    await eventually(accepts_pods, 60, f"namespace {name} never got its service account")
     yield name
     await core.delete_namespace(name)
     # At once: a pod whose node has left would hold the namespace for ever.

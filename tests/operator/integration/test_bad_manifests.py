@@ -223,7 +223,7 @@ async def test_kubectl_explain_describes_every_field(pools: Pools) -> None:
             raise AssertionError(not_yet) from not_yet
 
     # The API server publishes the schema a moment after it serves the objects.
-    words = await eventually(explained, 30, "kubectl never explained a pool", interval_seconds=0.5)
+    words = await eventually(explained, 60, "kubectl never explained a pool", interval_seconds=0.5)
     assert "How large the pool may and should be." in words
     assert "minReplicas" in words
     assert "Never fewer while there is work." in words
@@ -249,11 +249,11 @@ async def test_a_pool_that_nests_too_deep_to_be_parsed_hides_no_other(
         found = await kube.list_readable(pools_path(desk.namespace))
         assert [pool["metadata"]["name"] for pool in found] == ["a-before", "z-after"]
     for name in ("a-before", "z-after"):
-        await eventually(lambda: desk.replicas(name) is not None, 30)  # noqa: B023  awaited here
+        await eventually(lambda: desk.replicas(name) is not None, 60)  # noqa: B023  awaited here
     operator.kill()
     operator.start()
     desk.kubectl("delete", "deployment", "a-before")
-    await eventually(lambda: desk.replicas("a-before") is not None, 30, "one that starts anew sees them too")
+    await eventually(lambda: desk.replicas("a-before") is not None, 60, "one that starts anew sees them too")
     desk.apply(build_pool("later"))
     await eventually(
         lambda: desk.replicas("later") is not None, 30, "so do lists while the watch is of no use"

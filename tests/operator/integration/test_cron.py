@@ -53,7 +53,7 @@ async def test_within_a_minute_all_that_is_scheduled_comes_once(
     )
 
     for name in ("declared", "published", "scheduled"):
-        await eventually(lambda: desk.condition("QueueReachable", name)[0] == "True", 20)  # noqa: B023  awaited here
+        await eventually(lambda: desk.condition("QueueReachable", name)[0] == "True", 60)  # noqa: B023  awaited here
 
     async def count() -> tuple[int, ...]:
         async with store.redis.pipeline(transaction=True) as pipe:
@@ -68,8 +68,8 @@ async def test_within_a_minute_all_that_is_scheduled_comes_once(
         return await count() == tuple(number + 1 for number in before)
 
     await eventually(have_fired, 75, "the minute turns")
-    await eventually(lambda: list(read_runs(desk)) == [1], 10)
-    await eventually(lambda: (desk.replicas("declared"), desk.replicas("published")) == (1, 1), 10)
+    await eventually(lambda: list(read_runs(desk)) == [1], 30)
+    await eventually(lambda: (desk.replicas("declared"), desk.replicas("published")) == (1, 1), 30)
     await holds(lambda: list(read_runs(desk)) == [1], 3, "both operators have looked again")
     assert await count() == tuple(number + 1 for number in before)
     assert read_runs(desk)[1]["metadata"]["name"] == "scheduled-run-1"

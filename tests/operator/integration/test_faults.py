@@ -57,7 +57,7 @@ async def is_told(
         assert (status, said) == ("False", reason), message
         return all(word in message for word in words)
 
-    await eventually(has_condition, 20)
+    await eventually(has_condition, 60)
 
     def find_warnings() -> list[dict[str, Any]]:
         about = ("RRQWorkerPool", name, reason)
@@ -93,14 +93,14 @@ async def test_a_pool_waits_for_a_secret_that_is_of_use(
     for name in faults:
         desk.add_secret(name, url=redis_dsn)
     for name in faults:
-        await eventually(lambda: desk.condition("Ready", name)[:2] == ("True", "AsDesired"), 30)  # noqa: B023  awaited in the same turn
+        await eventually(lambda: desk.condition("Ready", name)[:2] == ("True", "AsDesired"), 60)  # noqa: B023  awaited in the same turn
     # Gone again, it takes nothing away.
     desk.kubectl("delete", "secret", "missing")
     await is_told(desk, "SecretMissing", name="missing", condition="QueueReachable")
     assert desk.replicas("missing") == 1
     assert desk.condition("ScalingActive", "missing")[:2] == ("False", "QueueUnreadable")
     desk.add_secret("missing", url=redis_dsn)
-    await eventually(lambda: desk.condition("Ready", "missing")[:2] == ("True", "AsDesired"), 30)
+    await eventually(lambda: desk.condition("Ready", "missing")[:2] == ("True", "AsDesired"), 60)
 
 
 async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
@@ -108,7 +108,7 @@ async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
 ) -> None:
     pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=2)
     desk.apply(pool)
-    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
     fake_node.behave(PodBehaviour(waiting_reason="ImagePullBackOff"))
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:misspelt"}
     desk.apply(pool)
@@ -118,8 +118,8 @@ async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
     fake_node.behave(PodBehaviour())
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
     desk.apply(pool)
-    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
-    await eventually(lambda: desk.events("AsDesired"), 10, "that it is well again was not told")
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
+    await eventually(lambda: desk.events("AsDesired"), 30, "that it is well again was not told")
 
 
 async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
@@ -132,10 +132,10 @@ async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
         "spec": {"hard": {"pods": "2"}},
     }
     desk.apply(quota)
-    await eventually(lambda: desk.get("resourcequota", "small").get("status", {}).get("hard"), 10)
+    await eventually(lambda: desk.get("resourcequota", "small").get("status", {}).get("hard"), 30)
     desk.apply(build_pool(redis={"url": redis_dsn}, replicas=4))
     await is_told(desk, "ReplicaFailure", "exceeded quota: small")
-    await eventually(lambda: desk.status()["readyReplicas"] == 2, 10)
+    await eventually(lambda: desk.status()["readyReplicas"] == 2, 30)
     quota["spec"]["hard"]["pods"] = "10"
     desk.apply(quota)
     await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
@@ -171,12 +171,12 @@ async def test_what_belongs_to_somebody_else_is_left_alone(
     desk.apply(build_pool(redis={"url": redis_dsn}))
     desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
     await is_told(desk, "NameTaken", f"Deployment {desk.namespace}/emails", "left alone")
-    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("False", "NameTaken"), 10)
+    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("False", "NameTaken"), 30)
     assert (desk.get("deployment", "emails"), desk.get("pdb", "letters")) == before
     desk.kubectl("delete", "deployment", "emails")
     desk.kubectl("delete", "pdb", "letters")
-    await eventually(lambda: ready(desk) == ("True", "AtZero"), 30)
-    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("True", "AtZero"), 30)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 60)
+    await eventually(lambda: desk.condition("Ready", "letters")[:2] == ("True", "AtZero"), 60)
     assert desk.get("pdb", "letters")["spec"]["maxUnavailable"] == 1
 
 
@@ -184,13 +184,13 @@ async def test_another_writer_of_replicas_is_named_and_overruled(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}, replicas=2))
-    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 20)
+    await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
     desk.kubectl("scale", "deployment", "emails", "--replicas=5")
     await is_told(desk, "ForeignScaler", "changed by kubectl", condition="ScalingActive")
-    await eventually(lambda: desk.replicas() == 2, 20)
+    await eventually(lambda: desk.replicas() == 2, 60)
     # As an autoscaler would, somebody takes away what is needed.
     desk.kubectl("scale", "deployment", "emails", "--replicas=0")
-    await eventually(lambda: desk.replicas() == 2, 20)
+    await eventually(lambda: desk.replicas() == 2, 60)
 
 
 async def test_a_spec_that_got_past_the_schema_changes_nothing(
@@ -198,7 +198,7 @@ async def test_a_spec_that_got_past_the_schema_changes_nothing(
 ) -> None:
     pool = build_pool(redis={"url": redis_dsn})
     desk.apply(pool)
-    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 60)
     before = desk.get("deployment", "emails")
     pool["spec"]["cron"] = [{"name": "backwards", "schedule": "5-3 * * * *", "function": "greet"}]
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
@@ -215,7 +215,7 @@ async def test_a_spec_that_got_past_the_schema_changes_nothing(
     assert desk.get("deployment", "emails") == before
     del pool["spec"]["worker"]["podTemplate"]
     desk.apply(pool)
-    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 60)
     container = desk.get("deployment", "emails")["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "example.com/shop:2"
 
@@ -231,7 +231,7 @@ async def test_an_api_server_that_was_away_finds_the_operator_at_work(
     is_frozen: bool,
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"minReplicas": 0, "maxReplicas": 5}))
-    await eventually(lambda: ready(desk) == ("True", "AtZero"), 20)
+    await eventually(lambda: ready(desk) == ("True", "AtZero"), 60)
     if is_frozen:
         api_server.pause()
     else:
@@ -243,7 +243,7 @@ async def test_an_api_server_that_was_away_finds_the_operator_at_work(
         api_server.resume()
     else:
         api_server.start()
-    await eventually(lambda: desk.replicas() == 5, 20)
+    await eventually(lambda: desk.replicas() == 5, 60)
     desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
-    await eventually(lambda: desk.replicas("letters") == 0, 20, "pools that come are seen")
-    await eventually(lambda: desk.status()["due"] == 50, 10)
+    await eventually(lambda: desk.replicas("letters") == 0, 60, "pools that come are seen")
+    await eventually(lambda: desk.status()["due"] == 50, 30)

@@ -122,7 +122,7 @@ async def bury(client: RRQClient, settings: RRQSettings, store: JobStore, *queue
         async def all_buried() -> bool:
             return await store.redis.llen(store.keys.dlq_key(settings.default_dlq_name)) == len(ids)
 
-        await eventually(all_buried, 20)
+        await eventually(all_buried, 60)
     return ids
 
 
@@ -204,10 +204,10 @@ async def test_watching_shows_a_job_that_arrives_and_ends_by_ctrl_c(
     os.close(slave)
     shown = Terminal(process, master)
     try:
-        await eventually(lambda: "emails" in shown.text, 20)
+        await eventually(lambda: "emails" in shown.text, 60)
         shown.forget()
         await enqueue(client, "bulk", 4321)
-        await eventually(lambda: "4321" in shown.text, 20)
+        await eventually(lambda: "4321" in shown.text, 60)
         shown.signal(signal.SIGINT)
         assert shown.wait() == 0, shown.text
     finally:
@@ -238,7 +238,7 @@ async def test_queues_tells_due_soon_later_and_running_apart(
             )
 
         # Before anything is queued whose turn would come while this is waited for.
-        await eventually(has_both, 20, "the worker has not taken what it is to hold")
+        await eventually(has_both, 60, "the worker has not taken what it is to hold")
         await enqueue(client, "mail", 3)
         await enqueue(client, "mail", 2, defer_by=timedelta(seconds=20))
         await enqueue(client, "mail", 1, defer_by=timedelta(days=7))
@@ -251,7 +251,7 @@ async def test_queues_tells_due_soon_later_and_running_apart(
             assert (bulk["queue"], bulk["due"], bulk["busy"]) == ("bulk", 0, 2)
             return True
 
-        await eventually(figures, 20)
+        await eventually(figures, 60)
         table = plugin.run("queues").splitlines()
         assert table[1].split() == ["Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy"]
         assert table[2].split()[:5] == ["mail", "emails", "3", "2", "1"]

@@ -54,12 +54,12 @@ async def test_a_pool_grows_with_its_queue_and_says_so(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"maxReplicas": 20}))
-    await eventually(lambda: desk.replicas() == 0, 20, "the Deployment is made, with no pod")
-    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    await eventually(lambda: desk.replicas() == 0, 60, "the Deployment is made, with no pod")
+    await eventually(lambda: is_ready(desk, "AtZero"), 60)
     await client.enqueue_many([JobRequest("greet") for _ in range(2000)])
-    await eventually(lambda: desk.replicas() == 20, 5, "20 replicas are asked for")
-    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
-    await eventually(lambda: desk.status()["due"] == 2000, 10)
+    await eventually(lambda: desk.replicas() == 20, 30, "20 replicas are asked for")
+    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
+    await eventually(lambda: desk.status()["due"] == 2000, 30)
     columns = desk.kubectl("get", "rrqpool").splitlines()[1].split()
     assert columns[:4] == ["emails", "Deployment", "default", "2000"]
     assert columns[5:9] == ["0", "20", "20", "Backlog"]
@@ -86,7 +86,7 @@ async def test_pods_live_under_the_strictest_pod_security(
     }
     source = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
     desk.apply(build_pool(redis=source, worker=worker, replicas=1))
-    await eventually(lambda: is_ready(desk, "AsDesired"), 20, "a pod is created and ready")
+    await eventually(lambda: is_ready(desk, "AsDesired"), 60, "a pod is created and ready")
     deployment, pool = desk.get("deployment", "emails"), desk.get("rrqpool", "emails")
     owner = deployment["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["uid"], owner["controller"]) == (
@@ -113,8 +113,8 @@ async def test_a_changed_image_rolls_out_and_the_size_stays(
 ) -> None:
     pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=3)
     desk.apply(pool)
-    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
-    fake_node.behave(PodBehaviour(ready_after_seconds=1.5))
+    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
+    fake_node.behave(PodBehaviour(ready_after_seconds=3600))
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
     desk.apply(pool)
     # Whoever waits for the new generation must not be told of the old pods.
@@ -126,7 +126,13 @@ async def test_a_changed_image_rolls_out_and_the_size_stays(
         seen.append((status["observedGeneration"], reason))
         return seen[-1] == (2, "AsDesired")
 
-    await eventually(has_rolled_out, 30)
+    await eventually(lambda: has_rolled_out() or seen[-1][0] == 2, 60)
+    # Seen in the middle of it, however long that took; from here on pods are ready at once.
+    fake_node.behave(PodBehaviour())
+    for pod in desk.read_all("pods"):
+        if pod["spec"]["containers"][0]["image"] == "example.com/shop:2":
+            await fake_node.set_ready(desk.namespace, pod["metadata"]["name"], ready=True)
+    await eventually(has_rolled_out, 60)
     reasons = [reason for generation, reason in seen if generation == 2]
     assert reasons[0] == "RollingOut", seen
     images = {pod["spec"]["containers"][0]["image"] for pod in desk.read_all("pods")}
@@ -138,8 +144,8 @@ async def test_what_others_change_is_put_right_and_what_they_add_stays(
     desk: PoolDesk, operator: RunningOperator, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, worker=WORKER))
-    await eventually(lambda: desk.replicas() == 0, 20)
-    await eventually(lambda: desk.get("pdb", "emails"), 20)
+    await eventually(lambda: desk.replicas() == 0, 60)
+    await eventually(lambda: desk.get("pdb", "emails"), 60)
     desk.kubectl("annotate", "deployment", "emails", "shop.example/owner=me")
     desk.kubectl("label", "deployment", "emails", "team=shop")
     desk.kubectl("set", "image", "deployment/emails", "worker=example.com/evil:1")
@@ -151,33 +157,33 @@ async def test_what_others_change_is_put_right_and_what_they_add_stays(
         images, most = container["image"], budget["spec"]["maxUnavailable"]
         return (images, most) == ("example.com/shop:1", 1)
 
-    await eventually(is_put_right, 10)
+    await eventually(is_put_right, 30)
     metadata = desk.get("deployment", "emails")["metadata"]
     assert metadata["annotations"]["shop.example/owner"] == "me"
     assert metadata["labels"]["team"] == "shop"
     desk.kubectl("delete", "deployment", "emails")
-    await eventually(lambda: desk.replicas() == 0, 10, "a Deployment that was deleted is made again")
+    await eventually(lambda: desk.replicas() == 0, 30, "a Deployment that was deleted is made again")
 
 
 async def test_jobs_of_next_week_ask_for_nothing_and_a_job_due_soon_has_its_pod_in_time(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
     # Slow on purpose: the horizon grows with it, and with the horizon the time a busy machine may lose.
-    fake_node.behave(PodBehaviour(ready_after_seconds=4.0))
+    fake_node.behave(PodBehaviour(ready_after_seconds=6.0))
     scaling = {"scaleDown": {"windowSeconds": 0}}
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling, replicas=1))
-    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
-    await eventually(lambda: desk.status().get("startupSeconds"), 10, "how long a pod takes is not measured")
+    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
+    await eventually(lambda: desk.status().get("startupSeconds"), 30, "how long a pod takes is not measured")
     desk.kubectl("scale", "rrqpool", "emails", "--replicas=0")
     next_week = datetime.now(UTC) + timedelta(days=7)
     await client.enqueue_many([JobRequest("greet", defer_until=next_week) for _ in range(2000)])
-    await eventually(lambda: desk.status()["later"] == 2000, 10)
-    await eventually(lambda: desk.replicas() == 0, 30)
-    await eventually(lambda: not desk.read_all("pods"), 10)
+    await eventually(lambda: desk.status()["later"] == 2000, 30)
+    await eventually(lambda: desk.replicas() == 0, 60)
+    await eventually(lambda: not desk.read_all("pods"), 30)
     # As in sizing.py, and from what the operator knows by now: it may have measured more than one pod.
     horizon_seconds = desk.status()["startupSeconds"] * 1.5 + 2
     due_at = time.time() + horizon_seconds + 6
-    await client.enqueue("greet", _defer_by=timedelta(seconds=horizon_seconds + 6))
+    await client.enqueue("greet", _defer_until=datetime.fromtimestamp(due_at, UTC))
     await eventually(lambda: desk.replicas() == 1, horizon_seconds + 6, "a pod before the job is due")
     early_seconds = due_at - time.time()
     # A pod that took longer to start may have been measured, and told of, only since.
@@ -200,10 +206,10 @@ async def test_kubectl_scale_sets_a_floor(
 ) -> None:
     scaling = {"scaleDown": {"windowSeconds": 0}}
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling))
-    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    await eventually(lambda: is_ready(desk, "AtZero"), 60)
     desk.kubectl("scale", "rrqpool", "emails", "--replicas=2")
-    await eventually(lambda: desk.replicas() == 2, 10)
-    await eventually(lambda: is_ready(desk, "AsDesired"), 20)
+    await eventually(lambda: desk.replicas() == 2, 30)
+    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
     desk.kubectl("scale", "rrqpool", "emails", "--replicas=0")
     await eventually(lambda: desk.replicas() == 0, 40)
 
@@ -216,27 +222,27 @@ async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
     for _ in range(12):
         await client.enqueue("greet")
     desk.apply(build_pool(redis={"url": redis_dsn}))
-    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "OnHold"), 20)
+    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "OnHold"), 60)
     status = desk.status()
     assert (status["reason"], status["due"], status["held"], desk.replicas()) == ("OnHold", 12, 12, 0)
-    await eventually(lambda: desk.events("OnHold"), 10)
+    await eventually(lambda: desk.events("OnHold"), 30)
 
     async def read_report() -> PoolReport | None:
         reports = {report.pool: report for report in await client.job_store.read_pools()}
         return reports.get(f"{desk.namespace}/emails")
 
-    report = await eventually(read_report, 5, "the pool is not published")
+    report = await eventually(read_report, 30, "the pool is not published")
     assert report is not None
     assert (report.reason, report.due, report.held, report.is_paused) == ("OnHold", 12, 12, True)
     await client.job_store.set_pause(target, None, "ada")
-    await eventually(lambda: desk.replicas() == 2, 3)
-    await eventually(lambda: desk.events("Resumed"), 10)
+    await eventually(lambda: desk.replicas() == 2, 30)
+    await eventually(lambda: desk.events("Resumed"), 30)
 
     async def is_forgotten() -> bool:
         return await read_report() is None
 
     desk.kubectl("delete", "rrqpool", "emails", "--wait=false")
-    await eventually(is_forgotten, 10)
+    await eventually(is_forgotten, 30)
 
 
 async def test_jobs_over_their_limit_ask_for_no_pod(
@@ -244,10 +250,10 @@ async def test_jobs_over_their_limit_ask_for_no_pod(
 ) -> None:
     await client.job_store.set_limit("function:greet", Limit(concurrency=3), "ada")
     desk.apply(build_pool(redis={"url": redis_dsn}))
-    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    await eventually(lambda: is_ready(desk, "AtZero"), 60)
     await client.enqueue_many([JobRequest("greet")] * 80)
-    await eventually(lambda: desk.replicas() == 1, 10)
-    await eventually(lambda: desk.status()["due"] == 3, 10)
+    await eventually(lambda: desk.replicas() == 1, 30)
+    await eventually(lambda: desk.status()["due"] == 3, 30)
     assert [event for event in desk.events("Scaled") if "0 → 1" not in event] == []
 
 
@@ -255,7 +261,7 @@ async def test_figures_of_a_busy_queue_are_written_now_and_then(
     desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"paused": True}))
-    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AtZero"), 20)
+    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AtZero"), 60)
     assert desk.condition("ScalingActive")[:2] == ("False", "Paused")
     versions: set[str] = set()
     began_at = time.monotonic()
@@ -264,16 +270,16 @@ async def test_figures_of_a_busy_queue_are_written_now_and_then(
         await client.enqueue("greet")
         count += 1
         versions.add(version_of(desk, "rrqpool"))
-    assert 2 <= len(versions) <= 5, "once in three seconds"
+    assert 2 <= len(versions) <= 3 + (time.monotonic() - began_at) / 3, "once in three seconds"
     assert desk.replicas() == 0, "a paused pool keeps its size"
-    await eventually(lambda: desk.status()["due"] == count, 10)
+    await eventually(lambda: desk.status()["due"] == count, 30)
 
 
 async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
     desk: PoolDesk, operator: RunningOperator, own_redis: EmbeddedRedis
 ) -> None:
     desk.apply(build_pool(redis={"url": own_redis.dsn}))
-    await eventually(lambda: is_ready(desk, "AtZero"), 20)
+    await eventually(lambda: is_ready(desk, "AtZero"), 60)
     assert (await operator.get("/readyz"))[0] == 200
     assert (await operator.get("/livez"))[0] == 200
 
@@ -289,7 +295,11 @@ async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
 
     known = {"due_jobs", "held_jobs", "scheduled_jobs", "oldest_due_age_seconds", "busy_jobs"}
     always = {"desired_replicas", "ready_replicas"}
-    assert set(await gauges()) == known | always
+
+    async def has_all_figures() -> bool:
+        return set(await gauges()) == known | always
+
+    await eventually(has_all_figures, 30)
     page = (await operator.get("/metrics"))[1]
     for name in ("build_info", "is_leader 1.0", "pools ", "tick_seconds_count", "reaction_seconds_count"):
         assert f"rrq_operator_{name}" in page
@@ -298,20 +308,17 @@ async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
     async def has_no_queue_figures() -> bool:
         return set(await gauges()) == always
 
-    await eventually(has_no_queue_figures, 10)
-    await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "Unreachable"), 10)
+    await eventually(has_no_queue_figures, 30)
+    await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "Unreachable"), 30)
     assert 'redis_errors_total{reason="Unreachable"}' in (await operator.get("/metrics"))[1]
     assert (await operator.get("/readyz"))[0] == 200
     own_redis.start()
-    await eventually(lambda: desk.condition("QueueReachable")[0] == "True", 10)
+    await eventually(lambda: desk.condition("QueueReachable")[0] == "True", 30)
 
-    async def has_all_figures() -> bool:
-        return set(await gauges()) == known | always
-
-    await eventually(has_all_figures, 5)
+    await eventually(has_all_figures, 30)
     desk.kubectl("delete", "rrqpool", "emails")
 
     async def has_none() -> bool:
         return not await gauges()
 
-    await eventually(has_none, 5, "a deleted pool leaves no figure behind")
+    await eventually(has_none, 30, "a deleted pool leaves no figure behind")

@@ -13,6 +13,7 @@ from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from local_mode import LocalMode
     from rrq.client import RRQClient
@@ -60,24 +61,28 @@ async def test_a_run_ends_at_its_deadline_and_hands_back(
     job = await producer.enqueue("note", 300)
     assert job is not None
     # Time enough to start the job at all, beside other tests: the clock of a run starts with its process.
-    pool = build_manifest(type="Job", job={"activeDeadlineSeconds": 12}, worker={"drainSeconds": 1})
+    pool = build_manifest(type="Job", job={"activeDeadlineSeconds": 15}, worker={"drainSeconds": 1})
     local_mode = run_local(pool)
-    await eventually(lambda: local_mode.ledger.count("started") == 1, 12, "the job was not started in time")
+    await eventually(
+        lambda: local_mode.ledger.count("started") == 1, PATIENCE_SECONDS, "the job was not started in time"
+    )
     await local_mode.says("its activeDeadlineSeconds are over")
     await local_mode.says("what is left stays queued")
     assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
 
 
 async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     store = producer.job_store
     local_mode = run_local(build_manifest(type="Job", job={"lingerSeconds": 0}, worker={"concurrency": 2}))
-    await producer.enqueue_many([JobRequest("note", args=(2.0,)) for _ in range(6)])
+    gate = tmp_path / "gate"
+    await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(6)])
     await eventually(lambda: local_mode.ledger.count("started") == 2, PATIENCE_SECONDS)
     await store.set_pause("pool:default/shop", "paused", "ada")
     await local_mode.says("on hold: run 1 is under way and starts nothing until the pool is resumed")
-    await eventually(lambda: local_mode.ledger.count("effect") == 2, 20)
+    gate.touch()
+    await eventually(lambda: local_mode.ledger.count("effect") == 2)
     await stays_true(lambda: local_mode.ledger.count("started") == 2 and len(local_mode.replicas()) == 1, 1)
     await store.set_pause("pool:default/shop", None, "ada")
     await local_mode.says("run 1 is done")
@@ -88,5 +93,5 @@ async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
 async def test_cron_entries_of_the_manifest_wake_a_pool_at_zero(run_local: Callable[..., LocalMode]) -> None:
     entry = {"name": "tick", "schedule": "* * * * *", "function": "note"}
     local_mode = run_local(build_manifest(cron=[entry]))
-    await local_mode.says("cron: note is enqueued to jobs", 70)
+    await local_mode.says("cron: note is enqueued to jobs", 85)
     await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)

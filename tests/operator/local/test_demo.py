@@ -48,7 +48,7 @@ async def test_the_demo_can_be_stopped() -> None:
         return "grows from" in shown[-1]
 
     try:
-        await eventually(has_begun, 20)
+        await eventually(has_begun, 60)
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=60)
     finally:

@@ -17,6 +17,7 @@ from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from local_mode import LocalMode
     from rrq.embedded import EmbeddedRedis
@@ -25,15 +26,17 @@ FROM_SECRET = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
 
 
 async def test_sizes_are_held_while_redis_is_away(
-    run_local: Callable[..., LocalMode], make_redis: Callable[..., EmbeddedRedis]
+    run_local: Callable[..., LocalMode], make_redis: Callable[..., EmbeddedRedis], tmp_path: Path
 ) -> None:
     server = make_redis(appendonly=True)
     scaling = {"minReplicas": 2, "idleReplicas": 0, "scaleDown": {"windowSeconds": 2}}
     local_mode = run_local(build_manifest(scaling=scaling), dsn=server.dsn)
     producer = RRQClient(RRQSettings(redis_dsn=server.dsn, default_queue_name="jobs"))
     try:
-        await producer.enqueue("note")
-        await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
+        # In hand until Redis is back: without work they would go, sooner or later.
+        gate = tmp_path / "gate"
+        await producer.enqueue("wait_for_file", str(gate))
+        await eventually(lambda: local_mode.ledger.count("started") == 1, PATIENCE_SECONDS)
         before = await local_mode.has_replicas(2)
         server.kill()
         await local_mode.says("Redis gives no answer, so sizes stay")
@@ -42,8 +45,9 @@ async def test_sizes_are_held_while_redis_is_away(
         )
         server.start()
         await local_mode.says("Redis answers again")
+        gate.touch()
         await producer.enqueue("note")
-        await eventually(lambda: local_mode.ledger.count("effect") == 2, 30)
+        await eventually(lambda: local_mode.ledger.count("effect") == 2, PATIENCE_SECONDS)
         # What was out of sight is relied upon only after a while.
         await local_mode.has_replicas(0, 60)
     finally:
@@ -63,7 +67,7 @@ async def test_a_redis_is_started_where_the_manifest_brings_none(
         await producer.enqueue("note")
         await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
         local_mode.signal(signal.SIGINT)
-        assert local_mode.wait(15) == 0
+        assert local_mode.wait() == 0
         with pytest.raises(RedisUnavailable):
             await producer.enqueue("note")
     finally:

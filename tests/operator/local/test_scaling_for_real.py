@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from local_mode import PATIENCE_SECONDS, build_manifest
+from queue_steps import ask
 from rrq.client import JobRequest
 from rrq.flow import Limit
 from running import stays_true
@@ -16,21 +16,30 @@ from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from local_mode import LocalMode
     from rrq.client import RRQClient
 
+POLL_SELDOM = """
+import sys
+if "local" in sys.orig_argv:
+    from rrq_operator.local import redis_group
+    redis_group._POLL_SECONDS = 600.0
+"""
 QUICK = {"maxReplicas": 3, "jobsPerReplica": 10, "scaleDown": {"windowSeconds": 1}}
 
 
 async def test_a_pool_grows_from_zero_does_its_jobs_and_goes_back_to_zero(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     local_mode = run_local(build_manifest(scaling=QUICK))
     await local_mode.says("0/0 ready")
-    jobs = await producer.enqueue_many([JobRequest("note", args=(0.1,)) for _ in range(60)])
-    await local_mode.has_replicas(3, 10)
-    await eventually(lambda: local_mode.ledger.count("effect") == 60, 30)
+    gate = tmp_path / "gate"
+    jobs = await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(60)])
+    await local_mode.has_replicas(3)
+    gate.touch()
+    await eventually(lambda: local_mode.ledger.count("effect") == 60, PATIENCE_SECONDS)
     await local_mode.says("shrinks from")
     await local_mode.has_replicas(0)
     assert local_mode.ledger.counts("started") == {job.id: 1 for job in jobs}
@@ -39,38 +48,46 @@ async def test_a_pool_grows_from_zero_does_its_jobs_and_goes_back_to_zero(
 
 
 async def test_no_running_job_is_cut_when_the_pool_shrinks(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     local_mode = run_local(build_manifest(scaling=QUICK | {"scaleDown": {"windowSeconds": 0}}))
     await local_mode.says("0/0 ready")
+    short, long = tmp_path / "short", tmp_path / "long"
     # Spread over three replicas, so that whoever leaves has some of the long ones in hand.
-    long_and_short = [JobRequest("note", args=(4.0 if number % 3 == 0 else 0.5,)) for number in range(30)]
+    long_and_short = [
+        JobRequest("wait_for_file", args=(str(short if number % 3 else long),)) for number in range(30)
+    ]
     jobs = await producer.enqueue_many(long_and_short)
+    await eventually(lambda: local_mode.ledger.count("started") == 30, PATIENCE_SECONDS)
+    short.touch()
     await local_mode.says("draining")
 
     async def drains_while_busy() -> bool:
         seen = await producer.job_store.observe(["jobs"])
         return any(worker.is_draining and worker.busy for worker in seen.workers.values())
 
-    await eventually(drains_while_busy, 10, "no draining replica had a job in hand")
+    await eventually(drains_while_busy, 30, "no draining replica had a job in hand")
+    long.touch()
     await local_mode.has_replicas(0)
     counts = {job.id: 1 for job in jobs}
     assert (local_mode.ledger.counts("started"), local_mode.ledger.counts("effect")) == (counts, counts)
 
 
 async def test_draining_replicas_stay_when_work_comes_back(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     local_mode = run_local(build_manifest(scaling=QUICK | {"scaleDown": {"windowSeconds": 0}}))
     await local_mode.says("0/0 ready")
-    first = await producer.enqueue_many([JobRequest("note", args=(4.0,)) for _ in range(12)])
-    await eventually(lambda: local_mode.ledger.count("started") == 12, 20)
+    gate = tmp_path / "gate"
+    first = await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(12)])
+    await eventually(lambda: local_mode.ledger.count("started") == 12, PATIENCE_SECONDS)
     await producer.job_store.cancel_job(first[0].id)
     await producer.job_store.cancel_job(first[1].id)
     await local_mode.says("draining 1 of 2 replicas")
     await producer.enqueue_many([JobRequest("note", args=(0.1,)) for _ in range(15)])
     await local_mode.says("1 draining replicas stay")
-    await eventually(lambda: local_mode.ledger.count("effect") == 25, 30)
+    gate.touch()
+    await eventually(lambda: local_mode.ledger.count("effect") == 25, PATIENCE_SECONDS)
 
 
 @pytest.mark.timeout(180)
@@ -82,15 +99,18 @@ async def test_a_job_that_is_due_later_finds_its_replica_ready(
     await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
     await local_mode.says("shrinks from 1 to 0")
     await local_mode.has_replicas(0)
-    job = await producer.enqueue("note", _defer_by=12)
+    job = await producer.enqueue("note", _defer_by=15)
     assert job is not None
     assert job.next_scheduled_run_time is not None
     due_at = job.next_scheduled_run_time.timestamp()
     # How early depends on how long the first took to start; at once would be too early on any machine.
     await stays_true(lambda: not local_mode.replicas(), 1, "a replica came much too early")
-    await eventually(lambda: local_mode.ledger.count("effect") == 2, 20)
+    [replica] = await local_mode.has_replicas(1)
+    assert replica.create_time() < due_at
+    await eventually(lambda: local_mode.ledger.count("effect") == 2, PATIENCE_SECONDS)
     started_at = local_mode.ledger.entries("started")[-1].time
-    assert started_at - due_at < 0.5
+    # Nothing, but for a machine on which nothing gets its turn.
+    assert started_at - due_at < 5
     await local_mode.says("due within")
 
 
@@ -103,15 +123,22 @@ async def test_jobs_of_next_week_start_nothing(
     await stays_true(lambda: not local_mode.replicas(), 3, "a replica was started")
 
 
-async def test_the_first_job_runs_soon_after_it_came(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+async def test_the_first_job_wakes_the_pool(
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
+    # Local mode runs in a process of its own, and must not look unasked before the test has lost its patience.
+    (tmp_path / "sitecustomize.py").write_text(POLL_SELDOM)
     local_mode = run_local(build_manifest(scaling=QUICK))
     await local_mode.says("0/0 ready")
+    store = producer.job_store
+
+    async def listens() -> bool:
+        [_, count] = await ask(store, "PUBSUB", "NUMSUB", store.keys.notify_channel)
+        return int(count) > 0
+
+    await eventually(listens, PATIENCE_SECONDS)
     await producer.enqueue("note")
-    enqueued_at = time.monotonic()
     await local_mode.has_replicas(1)
-    assert time.monotonic() - enqueued_at < 0.8, "the pool was not woken but polled"
 
 
 async def test_a_pool_on_hold_starts_nothing_and_does_its_jobs_when_it_is_resumed(
@@ -123,7 +150,7 @@ async def test_a_pool_on_hold_starts_nothing_and_does_its_jobs_when_it_is_resume
     local_mode = run_local(build_manifest(scaling=QUICK))
     await local_mode.says("on hold: 0 running, 20 due wait until the pool is resumed")
     await stays_true(lambda: not local_mode.replicas(), 2, "a replica was started")
-    [report] = await store.read_pools()
+    [report] = await eventually(store.read_pools)
     assert (report.pool, report.is_paused, report.reason) == ("default/shop", True, "OnHold")
     assert (report.replicas, report.due, report.held) == (0, 20, 20)
     await store.set_pause("pool:default/shop", None, "ada")
@@ -136,12 +163,14 @@ async def test_a_pool_on_hold_starts_nothing_and_does_its_jobs_when_it_is_resume
 
 
 async def test_replicas_of_a_pool_put_on_hold_end_their_jobs_and_take_no_others(
-    run_local: Callable[..., LocalMode], producer: RRQClient
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     local_mode = run_local(build_manifest(scaling=QUICK | {"maxReplicas": 1}))
-    await producer.enqueue_many([JobRequest("note", args=(3.0,)) for _ in range(30)])
+    gate = tmp_path / "gate"
+    await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(30)])
     await eventually(lambda: local_mode.ledger.count("started") == 10, PATIENCE_SECONDS)
     await producer.job_store.set_pause("pool:default/shop", "paused", "ada")
+    gate.touch()
     await local_mode.has_replicas(0)
     assert local_mode.ledger.count("effect") == local_mode.ledger.count("started") == 10
     await producer.job_store.set_pause("pool:default/shop", None, "ada")

@@ -101,7 +101,7 @@ async def test_a_terminal_shows_the_pool_live_and_ctrl_c_ends_it(tmp_path: Path,
     environment = {"POD_LEDGER": str(tmp_path / "ledger"), "PYTHONPATH": str(SUPPORT)}
     arguments = ("local", "-f", str(manifest), "--redis-url", redis_dsn)
     with terminal(environment, *arguments, module="rrq_operator") as shown:
-        await eventually(lambda: "1/1" in shown.text, 20, "no replica was shown ready")
+        await eventually(lambda: "1/1" in shown.text, 60, "no replica was shown ready")
         assert "at least 1 by the spec" in shown.text
         assert "grows from 0 to 1" in shown.text
         shown.press_ctrl_c()
