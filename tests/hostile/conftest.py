@@ -9,6 +9,9 @@ import pytest
 
 from held_jobs import Held
 from rrq.registry import JobRegistry
+from uncounted import uncounted
+
+__all__ = ["uncounted"]
 
 
 @pytest.fixture
