@@ -150,7 +150,8 @@ async def test_with_these_rights_pools_grow_shrink_and_run(
             await eventually(lambda: desk.replicas() == 0, 60)
             await eventually(lambda: desk.status("nightly").get("reason") == "Finished", 60)
             assert desk.get("poddisruptionbudget", "emails")
-            assert desk.read_all("events", "--field-selector=involvedObject.kind=RRQWorkerPool")
+            of_pools = "--field-selector=involvedObject.kind=RRQWorkerPool"
+            await eventually(lambda: desk.read_all("events", of_pools), message="no event of a pool")
             _, metrics = await operator.get("/metrics")
         errors = set(re.findall(r'rrq_operator_api_errors_total\{reason="([^"]*)"', metrics))
         # An API server that takes its time refuses nothing.

@@ -131,7 +131,7 @@ async def test_once_is_once_also_after_a_restart_and_after_its_job_was_deleted(
     operator.start()
     await end_run(desk, fake_node, 1)
     await eventually(lambda: desk.status()["job"].get("lastResult") == "Succeeded", 60)
-    assert desk.status()["reason"] == "Finished"
+    await eventually(lambda: desk.status()["reason"] == "Finished")
 
     desk.kubectl("delete", "job", "emails-run-1")
     await holds(lambda: read_runs(desk) == {}, 1.5, "it stays at one run")
@@ -165,7 +165,7 @@ async def test_a_run_whose_name_is_taken_by_the_job_of_another_gets_the_next_num
     after = read_runs(desk)[1]["metadata"]
     assert (after["uid"], after["generation"]) == (before["uid"], before["generation"]), "it is left alone"
     assert "ownerReferences" not in after
-    [told] = desk.events("RunStarted")
+    [told] = await eventually(lambda: desk.events("RunStarted"))
     assert told == "emails-run-2: the one run starts, under the next number whose name is free"
 
 
@@ -192,9 +192,9 @@ async def test_a_failed_run_is_told_of_and_tried_again_after_a_while(
     await eventually(lambda: desk.condition("Ready")[:2] == ("False", "RunFailed"), 60)
     fake_node.behave(PodBehaviour())
     assert "backoff limit" in desk.condition("Ready")[2]
-    [told] = desk.events("RunFailed")
+    [told] = await eventually(lambda: desk.events("RunFailed"))
     assert told == "run 1 failed: Job has reached the specified backoff limit"
-    assert desk.status()["lastDecision"]["reason"] == "BackingOff"
+    await eventually(lambda: desk.status()["lastDecision"]["reason"] == "BackingOff")
     assert list(read_runs(desk)) == [1], "not at once"
 
     operator.kill()

@@ -63,8 +63,12 @@ async def test_a_pool_grows_with_its_queue_and_says_so(
     columns = desk.kubectl("get", "rrqpool").splitlines()[1].split()
     assert columns[:4] == ["emails", "Deployment", "default", "2000"]
     assert columns[5:9] == ["0", "20", "20", "Backlog"]
-    told = desk.kubectl("describe", "rrqpool", "emails")
-    assert "0 → 20 replicas: 0 running + " in told
+
+    def describe() -> str:
+        return desk.kubectl("describe", "rrqpool", "emails")
+
+    await eventually(lambda: "0 → 20 replicas: 0 running + " in describe(), message="the event is not there")
+    told = describe()
     assert "0 running + 2000 due, 10 per replica: 200 needed; maxReplicas allows 20" in told
     assert desk.condition("ScalingLimited")[:2] == ("True", "AtMaximum")
 

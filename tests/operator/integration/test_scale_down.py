@@ -93,7 +93,7 @@ async def test_idle_pods_go_busy_ones_stay_until_their_jobs_have_ended(
             await workers.finish(second)
             await eventually(lambda: desk.replicas() == 0, 60)
             await eventually(lambda: is_ready(desk, "AtZero"), 30)
-            assert [event for event in desk.events("Scaled") if event.startswith("1 → 0")]
+            await eventually(lambda: [event for event in desk.events("Scaled") if event.startswith("1 → 0")])
 
 
 async def test_a_paused_pool_keeps_its_size_until_it_may_go_on(
