@@ -260,12 +260,13 @@ def container() -> tuple[str, ...]:
     return IN_CONTAINER
 
 
+@pytest.mark.parametrize(("options", "exit_code"), [(["--num-workers", "1"], 0), (["--burst"], 75)])
 async def test_process_1_heeds_a_signal_that_comes_while_it_still_loads(
-    make_pod: Callable[..., Pod], container: tuple[str, ...]
+    make_pod: Callable[..., Pod], container: tuple[str, ...], options: list[str], exit_code: int
 ) -> None:
     # Coverage has a handler of its own, which ends in a signal that the kernel drops for process 1.
     unmeasured = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
-    pod = make_pod("--num-workers", "1", prefix=container, environment=unmeasured)
+    pod = make_pod(*options, prefix=container, environment=unmeasured)
 
     def first_process_that_heeds() -> int | None:
         for child in psutil.Process(pod.pid).children():
@@ -277,7 +278,7 @@ async def test_process_1_heeds_a_signal_that_comes_while_it_still_loads(
     pid = await eventually(first_process_that_heeds, 60, "no handler", interval_seconds=0.001)
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
-    assert pod.wait() == 0
+    assert pod.wait() == exit_code
 
 
 @pytest.mark.slow
