@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kubernetes_client import open_client
+from ledger import read_whole_lines
 from rrq_operator.election import Leadership, lead
 from rrq_operator.election_lease import KubeLeaseStore
 
@@ -50,8 +51,7 @@ class Place:
 
     def read_notes(self) -> list[Note]:
         """All notes in the order of their moments."""
-        text = self.notes.read_text() if self.notes.exists() else ""
-        notes = [Note(**json.loads(line)) for line in text.splitlines()]
+        notes = [Note(**json.loads(line)) for line in read_whole_lines(self.notes)]
         return sorted(notes, key=lambda note: note.at)
 
     def read_terms(self) -> list[tuple[str, int]]:

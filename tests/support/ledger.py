@@ -22,6 +22,18 @@ class Entry:
     time: float
 
 
+def read_whole_lines(path: Path | str) -> list[str]:
+    """Return the lines of a file that others write to; none while there is no file.
+
+    The last may be half there, as a write that crosses a page is seen page by page.
+    """
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return [line for line in lines if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
 class Ledger:
     """An append-only file that any number of processes write to, one line per event.
 
@@ -42,11 +54,7 @@ class Ledger:
             os.close(file)
 
     def entries(self, event: str | None = None) -> list[Entry]:
-        try:
-            with open(self.path, encoding="utf-8") as lines:
-                found = [Entry(**json.loads(line)) for line in lines]
-        except FileNotFoundError:
-            return []
+        found = [Entry(**json.loads(line)) for line in read_whole_lines(self.path)]
         return [entry for entry in found if event is None or entry.event == event]
 
     def counts(self, event: str) -> Counter[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
-from ledger import Ledger
+from ledger import Ledger, read_whole_lines
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Pod:
 
     def log(self) -> list[dict[str, Any]]:
         """Every log line so far; each of them is JSON."""
-        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
+        return [json.loads(line) for line in read_whole_lines(self.log_path)]
 
     def logged(self, message: str) -> list[dict[str, Any]]:
         return [line for line in self.log() if line["message"] == message]
