@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
-from waiting import eventually
+from waiting import ANSWER_SECONDS, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 STOP_SECONDS = 40.0
 # It loads for two seconds of a processor of its own, which on a busy machine are twenty and more.
 START_SECONDS = 60.0
-# A thread of its own answers at once; slower is only a machine on which nothing gets its turn.
-ANSWER_SECONDS = 15.0
 LAST_WORDS = 5_000
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 
 from ledger import Ledger, read_whole_lines
-from waiting import eventually
+from waiting import ANSWER_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 SUPPORT = Path(__file__).parent
 # When to give up. A pod is several interpreters, which take long to come up beside other tests.
 PATIENCE_SECONDS = 60.0
-# A thread of its own answers at once; slower is only a machine on which nothing gets its turn.
-ANSWER_SECONDS = 15.0
 
 
 class Pod:

@@ -14,30 +14,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledger import Ledger
+from ledger_handlers import build_handlers
 from rrq import JobRegistry, RRQSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ledger = Ledger(os.environ["POD_LEDGER"])
 hoard: list[bytearray] = []
-
-
-async def note(ctx: dict[str, Any], seconds: float = 0.0) -> int:
-    """Start, take some time, have an effect."""
-    ledger.record(ctx["job_id"], "started", ctx["job_try"])
-    await asyncio.sleep(seconds)
-    ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-    return os.getpid()
-
-
-async def wait_for_file(ctx: dict[str, Any], path: str) -> int:
-    """Stay in hand until a file exists, however long the test takes to get that far."""
-    ledger.record(ctx["job_id"], "started", ctx["job_try"])
-    while not os.path.exists(path):  # noqa: ASYNC110  a file rings no bell
-        await asyncio.sleep(0.01)
-    ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-    return os.getpid()
 
 
 async def linger_first(ctx: dict[str, Any], seconds: float) -> None:
@@ -45,21 +32,6 @@ async def linger_first(ctx: dict[str, Any], seconds: float) -> None:
     is_first = ctx["job_id"] not in ledger.counts("started")
     ledger.record(ctx["job_id"], "started", ctx["job_try"])
     await asyncio.sleep(seconds if is_first else 0)
-
-
-def in_thread(ctx: dict[str, Any], seconds: float) -> int:
-    ledger.record(ctx["job_id"], "started", ctx["job_try"])
-    time.sleep(seconds)
-    ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-    return os.getpid()
-
-
-async def hold_loop(ctx: dict[str, Any], seconds: float) -> int:
-    """Stop the event loop, while other threads go on."""
-    ledger.record(ctx["job_id"], "started", ctx["job_try"])
-    time.sleep(seconds)  # noqa: ASYNC251  being careless is its purpose
-    ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-    return os.getpid()
 
 
 async def hold_interpreter(ctx: dict[str, Any], seconds: float) -> int:
@@ -123,13 +95,9 @@ async def refuse_to_start() -> None:
         await asyncio.sleep(3600)
 
 
-registry = JobRegistry()
-for handler in (
-    note,
-    wait_for_file,
+handlers: list[Callable[..., Any]] = [
+    *build_handlers(ledger),
     linger_first,
-    in_thread,
-    hold_loop,
     hold_interpreter,
     ignore_cancellation,
     kill_process,
@@ -137,7 +105,9 @@ for handler in (
     hoard_memory,
     leave_orphan,
     start_program,
-):
+]
+registry = JobRegistry()
+for handler in handlers:
     registry.register(handler.__name__, handler)
 
 settings = RRQSettings(job_registry=registry, on_startup=refuse_to_start)

@@ -123,10 +123,15 @@ async def tokens(store: JobStore, queue: str = QUEUE) -> int:
     return int(await ask(store, "LLEN", store.keys.wake_key(queue)))
 
 
+async def lease_end_ms(store: JobStore, worker_id: str) -> float:
+    """When the lease of a worker ends; 0 when it has none."""
+    return float(await ask(store, "ZSCORE", store.keys.leases, worker_id) or 0)
+
+
 async def last_lease_end_ms(store: JobStore) -> float:
     """When the last of all leases ends; 0 when there is none."""
     last = await ask(store, "ZREVRANGE", store.keys.leases, 0, 0)
-    return float(await ask(store, "ZSCORE", store.keys.leases, last[0]) or 0) if last else 0.0
+    return await lease_end_ms(store, last[0].decode()) if last else 0.0
 
 
 async def end_lease(store: JobStore, worker_id: str) -> None:

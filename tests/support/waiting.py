@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
+# For a page of a process: a thread of its own answers at once; slower is only a machine on which nothing gets its turn.
+ANSWER_SECONDS = 15.0
 
 
 @overload

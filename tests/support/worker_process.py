@@ -12,11 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ledger import Ledger
+from ledger_handlers import build_handlers
 from rrq import JobRegistry, RRQSettings, RRQWorker
 
 if TYPE_CHECKING:
@@ -24,39 +24,9 @@ if TYPE_CHECKING:
 
 
 def build_registry(ledger: Ledger) -> JobRegistry:
-    async def note(ctx: dict[str, Any], seconds: float = 0.0) -> int:
-        """Start, take some time, have an effect."""
-        ledger.record(ctx["job_id"], "started", ctx["job_try"])
-        await asyncio.sleep(seconds)
-        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-        return os.getpid()
-
-    async def wait_for_file(ctx: dict[str, Any], path: str) -> int:
-        """Stay in hand until a file exists, however long the test takes to get that far."""
-        ledger.record(ctx["job_id"], "started", ctx["job_try"])
-        while not os.path.exists(path):  # noqa: ASYNC110  a file rings no bell
-            await asyncio.sleep(0.01)
-        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-        return os.getpid()
-
-    async def hold_loop(ctx: dict[str, Any], seconds: float) -> str:
-        """Block the event loop, as careless code does."""
-        ledger.record(ctx["job_id"], "started", ctx["job_try"])
-        time.sleep(seconds)  # noqa: ASYNC251  being careless is its purpose
-        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-        return "held"
-
-    def in_thread(ctx: dict[str, Any], seconds: float = 0.0) -> str:
-        ledger.record(ctx["job_id"], "started", ctx["job_try"])
-        time.sleep(seconds)
-        ledger.record(ctx["job_id"], "effect", ctx["job_try"])
-        return "threaded"
-
     registry = JobRegistry()
-    registry.register("note", note)
-    registry.register("wait_for_file", wait_for_file)
-    registry.register("hold_loop", hold_loop)
-    registry.register("in_thread", in_thread)
+    for handler in build_handlers(ledger):
+        registry.register(handler.__name__, handler)
     return registry
 
 

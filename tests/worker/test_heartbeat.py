@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from queue_steps import lease_end_ms
 from rrq.client import RRQClient
 from rrq.embedded import EmbeddedRedis
 from rrq.heartbeat import LeaseKeeper
@@ -153,20 +154,16 @@ async def test_the_record_stays_while_the_worker_drains(
 
     worker._request_shutdown()
 
-    ends_at = await lease_end_of(store, worker)
+    ends_at = await lease_end_ms(store, worker.worker_id)
     await stays_true(lambda: health_of(store, worker), 1, "the record was gone before the jobs")
 
     async def is_renewed() -> bool:
-        return await lease_end_of(store, worker) > ends_at
+        return await lease_end_ms(store, worker.worker_id) > ends_at
 
     await eventually(is_renewed, 8, "the lease is not renewed any more")
     gate.set()
     await task
     assert await health_of(store, worker) is None
-
-
-async def lease_end_of(store: JobStore, worker: RRQWorker) -> float:
-    return await store.redis.zscore(LEASES, worker.worker_id) or 0.0
 
 
 async def test_the_lease_is_there_before_the_first_claim(settings: RRQSettings) -> None:

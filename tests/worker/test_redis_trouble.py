@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from proxy import RedisProxy
-from queue_steps import ask
+from queue_steps import ask, lease_end_ms
 from rrq import attempts
 from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
@@ -109,18 +109,14 @@ async def test_a_worker_outlives_answers_that_make_no_sense(
             jobs += await direct.enqueue_many([JobRequest("count")] * 3)
             await eventually(lambda: proxy.is_undisturbed, 10, "the answer was never given")
             await all_done(store, jobs)
-            ends_at = await lease_end_of(store, worker)
+            ends_at = await lease_end_ms(store, worker.worker_id)
 
             async def is_renewed() -> bool:
-                return await lease_end_of(store, worker) > ends_at
+                return await lease_end_ms(store, worker.worker_id) > ends_at
 
             await eventually(is_renewed, 10, "the lease is not renewed any more")
     assert runs.effects == {job.id: 1 for job in jobs}
     await assert_nothing_in_hand(store)
-
-
-async def lease_end_of(store: JobStore, worker: RRQWorker) -> float:
-    return await store.redis.zscore(store.keys.leases, worker.worker_id) or 0.0
 
 
 async def test_a_wrongly_typed_job_key_does_not_spoil_the_batch_around_it(

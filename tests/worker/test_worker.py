@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from proxy import RedisProxy
+from queue_steps import lease_end_ms
 from rrq import worker as worker_module
 from rrq.client import RRQClient
 from rrq.cron import CronJob
@@ -776,19 +777,15 @@ async def test_a_worker_renews_its_lease_in_the_store_it_is_given_after_construc
     async with aclosing(RRQClient(settings)) as client, running(worker):
         await enqueue(client, "gated")
         await eventually(lambda: handlers.started)
-        ends_at = await lease_end_of(client.job_store, worker)
+        ends_at = await lease_end_ms(client.job_store, worker.worker_id)
 
         async def is_renewed() -> bool:
-            return await lease_end_of(client.job_store, worker) > ends_at
+            return await lease_end_ms(client.job_store, worker.worker_id) > ends_at
 
         await eventually(is_renewed, 12, "the lease of a living worker is not renewed")
         handlers.gate.set()
         await eventually(lambda: handlers.ran)
         assert handlers.started == handlers.ran
-
-
-async def lease_end_of(store: JobStore, worker: RRQWorker) -> float:
-    return await store.redis.zscore(store.keys.leases, worker.worker_id) or 0.0
 
 
 # Closing
