@@ -100,8 +100,10 @@ class OperatorProcess:
         """Wait until the cluster is known, then lead, or stand by until it is our turn."""
         try:
             await self._wait_for_pools()
-            self._watch = PoolWatch(self._on_pool, self._options.namespace, self._on_lost)
-            self._watch.start()
+            watch = PoolWatch(self._on_pool, self._options.namespace, self._on_lost)
+            # Started before it can be seen: one that does not run yet would look to /livez like one that has ended.
+            watch.start()
+            self._watch = watch
             for informer in self._informers:
                 await informer.synced.wait()
             logger.info("operator knows the cluster", extra={"pools": len(self.world.pools)})
