@@ -175,6 +175,7 @@ def test_a_script_is_cut_into_its_commands() -> None:
         "A=1 rrq check > out 2>&1 && make demo   # twice\n"
         "password=$(kubectl get secret x | head)\n"
         "rrq job list \\\n    --limit 3\n"
+        "until rrq check | grep -q PONG; do sleep 1; done\n"
         "python - <<'END'\nrrq nonsense\nEND\n"
     )
     assert list(find_commands(script)) == [
@@ -183,6 +184,9 @@ def test_a_script_is_cut_into_its_commands() -> None:
         ["kubectl", "get", "secret", "x"],
         ["head"],
         ["rrq", "job", "list", "--limit", "3"],
+        ["rrq", "check"],
+        ["grep", "-q", "PONG"],
+        ["sleep", "1"],
         ["python", "-"],
     ]
 

@@ -179,11 +179,11 @@ def test_local_mode_refuses_a_manifest_with_a_password_without_quoting_it(
         path = tmp_path / f"{name}.yaml"
         path.write_text(manifest.replace("URL", dsns[name]))
         done = subprocess.run(
-            ["timeout", "-s", "INT", "20", sys.executable, "-m", "rrq_operator", "local", "-f", str(path)],
+            ["timeout", "-s", "INT", "60", sys.executable, "-m", "rrq_operator", "local", "-f", str(path)],
             env=child_environment({}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            timeout=60, check=False,
+            timeout=90, check=False,
         )  # fmt: skip
-        assert done.returncode != 0
+        assert done.returncode not in (0, 124)
         assert NEEDLE not in done.stdout, name
         assert "Traceback (most recent" not in done.stdout
 

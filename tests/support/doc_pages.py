@@ -26,6 +26,9 @@ _HEREDOC = re.compile(r"<<-?'?(\w+)'?")
 _BETWEEN = frozenset("|;&()")
 _REDIRECTION = frozenset("<>")
 
+# A prompt, and the words around the commands of a loop.
+_NO_COMMANDS = {"$", "until", "while", "do", "done"}
+
 
 @dataclass(frozen=True)
 class Block:
@@ -102,7 +105,7 @@ def split_commands(line: str) -> Iterator[list[str]]:
 
 def _as_command(words: list[str]) -> Iterator[list[str]]:
     rest = list(words)
-    while rest and (_ASSIGNMENT.match(rest[0]) or rest[0] == "$"):
+    while rest and (_ASSIGNMENT.match(rest[0]) or rest[0] in _NO_COMMANDS):
         rest.pop(0)
     if rest:
         yield rest
