@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rrq_operator.spec import Pool
 
 MANIFEST = Path(__file__).with_name("pool.yaml")
-GIVE_UP_SECONDS = 120.0
+GIVE_UP_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 KILL_AT_SHARE = 0.4
 READ_BATCH = 200

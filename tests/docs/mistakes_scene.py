@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import rrq_operator.cli
 import rrq_operator.plugin.cli
 from bad_manifests import good_manifest
 from commandline import child_environment
+from mistakes_page import is_shown
 from rrq import CronJob, JobRegistry, RRQClient, RRQSettings, RRQWorker
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ _GROUPS: Mapping[str, click.Group] = {
     "kubectl-rrq": rrq_operator.plugin.cli.rrq,
 }
 _MODULES = {"rrq": "rrq", "rrq-operator": "rrq_operator"}
+# When to give up. Local mode is many interpreters, one after the other, which take long beside other tests.
+PATIENCE_SECONDS = 100.0
 
 
 @dataclass
@@ -65,8 +69,11 @@ class Scene:
     def __post_init__(self) -> None:
         (self.folder / "shop.py").write_text(APPLICATION)
 
-    async def play(self, block: Block) -> str:
-        """Do what a block says; returns what is printed, with the addresses of the page."""
+    async def play(self, block: Block, answer: str) -> str:
+        """Do what a block says; returns what is printed, with the addresses of the page.
+
+        A script that runs on is ended as soon as it has printed ``answer``.
+        """
         text = self._localize(block.text)
         if block.language == "yaml":
             self._write_pool(text)
@@ -77,21 +84,26 @@ class Scene:
             return ""
         if block.language == "python":
             return self._globalize(await self._run_python(text))
-        return self._globalize(await self._run_command(text, has_process=block.language == "bash"))
+        if block.language == "bash":
+            return self._globalize(await asyncio.to_thread(self._run_process, text, answer))
+        return self._globalize(await self._run_command(text))
 
     def _write_pool(self, text: str) -> None:
         pool = good_manifest()
         del pool["spec"]["redis"]
         (self.folder / "pool.yaml").write_text(yaml.safe_dump(_merge(pool, yaml.safe_load(text))))
 
-    async def _run_command(self, line: str, *, has_process: bool) -> str:
+    def _split(self, line: str) -> tuple[list[str], dict[str, str]]:
+        """Return the words of a command, and its environment."""
         words = shlex.split(line)
         environment = {"RRQ_REDIS_DSN": f"redis://{self.addresses['127.0.0.1:6379']}/0", "COLUMNS": "200"}
         while "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
             environment[name] = value
-        if has_process:
-            return await asyncio.to_thread(self._run_process, words, environment)
+        return words, environment
+
+    async def _run_command(self, line: str) -> str:
+        words, environment = self._split(line)
         group, program = _GROUPS[words[0]], words[0].replace("-", " ", words[0].startswith("kubectl"))
         runner = CliRunner(env={"RRQ_SETTINGS": None, **environment})
         result = await asyncio.to_thread(runner.invoke, group, words[1:], prog_name=program)
@@ -99,22 +111,31 @@ class Scene:
             return "".join(traceback.format_exception(result.exception))
         return result.output
 
-    def _run_process(self, words: list[str], environment: Mapping[str, str]) -> str:
+    def _run_process(self, line: str, answer: str) -> str:
+        words, environment = self._split(line)
         module = _MODULES.get(words[0])
         program = [sys.executable, "-m", module] if module is not None else [self.programs[words[0]]]
         # A thread of the tests has no signal handlers, and their logging must stay as it is.
         inherited = child_environment({**environment, "PYTHONPATH": str(self.folder)})
-        done = subprocess.run(
+        printed = ""
+        with subprocess.Popen(
             [*program, *words[1:]],
             cwd=self.folder,
             env=inherited,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
-            check=False,
-        )
-        return done.stdout
+        ) as process:
+            giving_up = threading.Timer(PATIENCE_SECONDS, process.kill)
+            giving_up.start()
+            assert process.stdout is not None
+            for printed_line in process.stdout:
+                printed += printed_line
+                # Our programs end by themselves. A script of the reader would not, and nobody knows how long it needs.
+                if words[0] == "python" and is_shown(answer, self._globalize(printed)):
+                    process.kill()
+            giving_up.cancel()
+        return printed
 
     async def _run_python(self, source: str) -> str:
         """Run statements that may await; returns the last line of a traceback, or the warnings."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import keys_page
 import reference
-from queue_steps import all_keys, ask, dead, done, new_job, now_ms, start_worker
+from queue_steps import ask, dead, done, new_job, now_ms, start_worker
 from rrq.cron import CronJob
 from rrq.cron_table import build_cron_table
 from rrq.flow import Limit, PoolReport
@@ -39,6 +39,14 @@ TIMES_SECONDS = {
 }
 #: What a loaded machine may take from the birth of a key to the first look at it.
 LATE_SECONDS = 60
+#: In one go: from one question to the next, keys come to their end.
+LOOK = """
+local seen = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  seen[#seen + 1] = {key, redis.call('TYPE', key).ok, redis.call('PTTL', key)}
+end
+return seen
+"""
 _EXPIRES = re.compile(r"^for (?!ever)|at most|else for|as long as")
 
 
@@ -64,14 +72,10 @@ def find_pattern(key: str) -> str:
 
 
 async def look(store: JobStore) -> set[Seen]:
-    seen = set()
-    for key in await all_keys(store):
-        # In this order: a key that is gone by the second question is left out, whatever the first one found.
-        remaining_ms = await ask(store, "PTTL", key)
-        kind = (await ask(store, "TYPE", key)).decode()
-        if kind != "none":
-            seen.add(Seen(key, kind, remaining_ms))
-    return seen
+    return {
+        Seen(key.decode(), kind.decode(), remaining_ms)
+        for key, kind, remaining_ms in await ask(store, "EVAL", LOOK, 0)
+    }
 
 
 async def live_a_little(store: JobStore) -> set[Seen]:
@@ -87,9 +91,10 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     await store.fire_cron("digest", await now_ms(store) - 1, new_job("tick"), "c.1")
     names = ["tick", "done", "dead", "kept"]
     await store.enqueue_jobs([new_job(name, unique_key=f"of-{name}") for name in names[1:]], "e.1")
+    # Before anything else: the token that would wake the worker lies there for five seconds only.
+    seen |= await look(store)
     for name in names:
         await store.watch_job(name, wants_event=True)
-    seen |= await look(store)
     claimed = {job.job_id.decode(): job for job in await worker.take(4)}
     assert set(claimed) == set(names)
     await store.cancel_job("kept")
@@ -98,8 +103,9 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     seen |= await look(store)
 
     await store.set_limit("function:greet", Limit(concurrency=0), "ada")
-    await store.set_limit("queue:default", Limit(concurrency=9, rate=9), "ada")
-    await store.publish_limits("app", {"function:other": Limit(rate=1)})
+    # A minute long, because what is kept of the starts lives no more than twice that.
+    await store.set_limit("queue:default", Limit(concurrency=9, rate=9, per_seconds=60), "ada")
+    await store.publish_limits("app", {"function:other": Limit(rate=1, per_seconds=60)})
     await store.set_pause("queue:elsewhere", "paused", "ada")
     await store.open_batch("b", 1, "", 60)
     first, last = JobOptions(idempotency_key="i", batch_id="b"), JobOptions(debounce_key="d")

@@ -11,9 +11,15 @@ import sys
 from pathlib import Path
 from statistics import median
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from queue_steps import ask
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from rrq.store import JobStore
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -77,7 +83,7 @@ def read_blocks(language: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_first_job_of_the_readme_is_done(tmp_path: Path, redis_dsn: str) -> None:
+async def test_the_first_job_of_the_readme_is_done(tmp_path: Path, redis_dsn: str, store: JobStore) -> None:
     handlers, producer = read_blocks("python")
     (tmp_path / "shop.py").write_text(handlers.replace("redis://localhost:6379/0", redis_dsn))
     imports, calls = producer.split("\n\n", 1)
@@ -91,13 +97,15 @@ def test_the_first_job_of_the_readme_is_done(tmp_path: Path, redis_dsn: str) -> 
         cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
+        # The producer waits for half a minute, in which a worker need not have come up beside other tests.
+        await eventually(lambda: ask(store, "ZCARD", store.keys.leases), 60, "no worker came up")
         said = subprocess.run(
             [sys.executable, "elsewhere.py"],
             cwd=tmp_path, env=environment, check=True, capture_output=True, text=True, timeout=60,
         ).stdout  # fmt: skip
     finally:
         worker.terminate()
-        worker.wait(30)
+        worker.wait(60)
     (promised,) = re.findall(r"# (COMPLETED .*)", producer)
     assert said.strip() == promised
 

@@ -124,7 +124,7 @@ async def test_fifty_thousand_jobs_of_every_kind_leave_nothing_behind(
                 assert not find_growing(left), find_growing(left)
                 return True
 
-            await eventually(has_faded, 60, "jobs left something", interval_seconds=0.5)
+            await eventually(has_faded, 120, "jobs left something", interval_seconds=0.5)
             pod.signal(signal.SIGTERM)
             assert pod.wait() == 0
         left = await read_leftovers(store)
