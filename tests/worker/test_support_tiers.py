@@ -23,6 +23,14 @@ def test_cluster(): pytest.skip("no Kubernetes here")
 def test_docker(): pass
 """
 
+GROUPED = """
+import os, pytest
+
+@pytest.mark.xdist_group("site")
+@pytest.mark.parametrize("number", range(6))
+def test_grouped(number): print("in", os.environ["PYTEST_XDIST_WORKER"])
+"""
+
 
 def run_tests(
     folder: Path, *options: str, tests: str = TESTS, exit_code: int = 0, **environment: str
@@ -53,6 +61,11 @@ def test_a_run_in_two_processes_names_the_tiers_that_ran_and_those_that_did_not(
     [run] = [line for line in said if line.startswith("tiers run")]
     assert run.startswith("tiers run: fast (2 tests); Redis: redis ")
     assert run.endswith("(started here)")
+
+
+def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
+    said = run_tests(tmp_path, "-n", "2", "--dist", "loadgroup", "-rP", tests=GROUPED)
+    assert len({line for line in said if line.startswith("in gw")}) == 1
 
 
 def test_tests_on_a_given_redis_run_one_after_the_other(tmp_path: Path, redis_dsn: str) -> None:
