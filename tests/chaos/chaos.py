@@ -65,6 +65,8 @@ async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
         begun_at = time.monotonic()
         for fault in plan:
             await asyncio.sleep(max(0.0, begun_at + fault.at_seconds - time.monotonic()))
+            # Where the run itself comes late, so does all behind it: a fault keeps the time that is its own.
+            begun_at = max(begun_at, time.monotonic() - fault.at_seconds)
             world.inject(fault)
         await world.faults_are_over()
         await _wait_for_load(world, begun_at)

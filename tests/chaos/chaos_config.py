@@ -12,6 +12,8 @@ SENTINEL_JOBS_PER_SECOND = 8.0
 LEGACY_JOBS_PER_SECOND = 6.0
 # The longest pause after a failed heartbeat, and half a second for a busy machine.
 MOST_RETRY_SECONDS = 0.75 + 0.5
+# By so much a renewal may come later than a third of a lease after the one before it, on a busy machine.
+LATE_RENEWAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class ChaosConfig:
         the one before: all of that has to fit into the lease, or a short silence would be the end of it.
         """
         return min(self.lease_seconds / 3, self.lease_seconds * 2 / 3 - MOST_RETRY_SECONDS)
+
+    @property
+    def least_lease_left_seconds(self) -> float:
+        """Before this no lease can have ended of whoever is kept from renewing it from now on."""
+        return self.lease_seconds * 2 / 3 - LATE_RENEWAL_SECONDS
 
     @property
     def job_timeout_seconds(self) -> int:

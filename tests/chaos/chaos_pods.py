@@ -26,6 +26,8 @@ CHAOS = os.path.dirname(__file__)
 LOOK_SECONDS = 0.25
 # What a kubelet takes at least until a container runs again.
 RESTART_SECONDS = 0.5
+# For a pod that is told to stop, and for orphans that may be on their way out: beyond every grace period.
+END_SECONDS, GONE_SECONDS = 60.0, 30.0
 
 
 class PodPlace:
@@ -142,7 +144,7 @@ class PodPlace:
             code = await asyncio.to_thread(self._wait_for_end)
             if code != 0:
                 complaints.append(f"{self.name} ended with {code} when it was told to stop")
-        left = await asyncio.to_thread(self._living_after, 15.0)
+        left = await asyncio.to_thread(self._living_after, GONE_SECONDS)
         if left:
             complaints.append(f"processes outlived {self.name}: {left}")
         self.kill_everything()
@@ -150,7 +152,7 @@ class PodPlace:
 
     def _wait_for_end(self) -> int | None:
         try:
-            return self.pod.wait(30)
+            return self.pod.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chaos_clock import FakeClock
 
 CHAOS = Path(__file__).parent
-END_SECONDS = 20.0
+END_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 
 

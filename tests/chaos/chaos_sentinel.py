@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from chaos_processes import SideProcess
 
 MASTER_NAME = "mymaster"
-PATIENCE_SECONDS = 30.0
+# A Sentinel that has stood still for two seconds trusts nothing that it sees for thirty more.
+PATIENCE_SECONDS = 90.0
+# Longer than a server stands still on a busy machine: a fail-over that nobody asked for is a complaint. Ten times this
+# long a replica may have been without its master to be promoted, which has to outlast those thirty seconds.
+DOWN_AFTER_MS = 5_000
 # More than the kernel keeps for a receiver that does not read: what the master says after it never arrives.
 FILLER_BYTES = 24 << 20
 
@@ -83,6 +87,13 @@ class SentinelPart:
         await asyncio.to_thread(self.replica.start)
         self._sentinel = EmbeddedSentinel(self.master, master_name=MASTER_NAME)
         await asyncio.to_thread(self._sentinel.start)
+        sentinel = open_control(self._sentinel.port, retries=10)
+        try:
+            await sentinel.execute_command(
+                "SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", DOWN_AFTER_MS
+            )
+        finally:
+            await sentinel.aclose()
         await self.is_replicating()
 
     @property

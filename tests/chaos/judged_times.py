@@ -103,11 +103,13 @@ class JudgedTimes:
         ] + [(stall.begun_at, stall.ended_at + RECONNECT_SECONDS) for stall in self._evidence.stalls]
 
     def _is_blurred(self, one: DueAgain, seconds: float) -> bool:
-        # The network of a pod matters to its own jobs only: whoever else sweeps has a network of its own.
+        # The network of a pod matters to its own jobs only: whoever else sweeps has a network of its own. So does its
+        # supervisor: one that is killed before it has told of its child leaves the jobs to the end of the lease.
+        own_kinds = ("network", "replies", *((SUPERVISOR, POD) if one.kind == CHILD else ()))
         own = [
             (fault.begun_at, fault.ended_at + RECONNECT_SECONDS)
             for fault in self._evidence.faults
-            if fault.kind.startswith(("network", "replies")) and set(fault.pids) & set(one.pids)
+            if fault.kind.startswith(own_kinds) and set(fault.pids) & set(one.pids)
         ]
         return any(
             begin <= one.begun_at + seconds and one.begun_at <= end

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CUT_REPLIES = 4
 PAST_LEASES = 1.5
 WITHIN_LEASES = 0.1
-LEAST_LEASES_LEFT = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,7 @@ async def _silence(world: World, fault: PlannedFault, seconds: float, *, cuts: b
         # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
         ended_at=injected.ended_at + world.config.socket_timeout_seconds,
         cuts=cuts,
-        # The last renewal was a third of the lease ago at most: before two thirds of it no lease can have ended.
-        cuts_from=begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds,
+        cuts_from=begun_at + world.config.least_lease_left_seconds,
     )
 
 

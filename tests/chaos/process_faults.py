@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PAST_LEASES = 1.5
 # A third of a lease is the time between two renewals: a shorter stop costs one of them at most.
 WITHIN_LEASES = 0.25
-LEAST_LEASES_LEFT = 2 / 3
 # The default of worker_shutdown_grace_period_seconds, less a little for clocks that are read one after the other.
 GRACE_SECONDS = 9.8
 
@@ -124,8 +123,7 @@ async def _stop(world: World, fault: PlannedFault, seconds: float, *, cuts: bool
         return None
     finally:
         place.stopped.discard(pid)
-    # The last beat was a third of the lease ago at most: before two thirds of it no lease can have ended.
-    cuts_from = begun_at + LEAST_LEASES_LEFT * world.config.lease_seconds
+    cuts_from = begun_at + world.config.least_lease_left_seconds
     return Injected(
         fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=cuts, cuts_from=cuts_from
     )

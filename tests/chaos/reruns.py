@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT, RAISED, STARTED
+from stalls import KIND as STALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,11 +119,12 @@ class Hits:
         """Whether the process died before it can have been back, or was held up for longer than others wait for it."""
         back_by = outage.ended_at + self._renewal_seconds
         awaited_until = outage.ended_at + MOST_RENEWALS_AWAITED * self._renewal_seconds
+        stalls = [stall for stall in self._outages_of(end.pid) if stall.kind == STALL]
         return any(
             end.at <= fault.ended_at
             and fault.begun_at <= min(back_by, successor.at)
             and (fault.ends or fault.ended_at >= awaited_until)
-            for fault in self._by_pid.get(end.pid, ())
+            for fault in (*self._by_pid.get(end.pid, ()), *stalls)
         )
 
     def _outages_of(self, pid: int) -> list[Injected]:

@@ -74,6 +74,10 @@ def test_what_redis_forgot_is_excused_if_its_owner_was_held_up_for_longer_than_o
     held_up = fault("network slow", 5.0, held_up_until, pids=(CHILD,))
     report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash, held_up]))
     assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
+    # With all others, which have nobody to wait for them then.
+    stall = fault(STALL, 6.5, held_up_until)
+    report = verdict(build(*TWO_RUNS, jobs=TWICE, faults=[crash], stalls=[stall]))
+    assert (report.reruns_by_redis, report.unexplained_reruns) == (by_redis, 1 - by_redis)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +210,17 @@ def test_the_network_of_one_pod_does_not_blur_the_death_of_another(kind: str) ->
     assert "pod killed" in verdict(build(due_again=[LATE_POD], faults=[other])).violations[0]
     own = fault(kind, 12.0, 14.0, pids=(POD_PIDS[0],))
     assert verdict(build(due_again=[LATE_POD], faults=[own])).violations == []
+
+
+@pytest.mark.parametrize("kind", ["supervisor killed", "pod killed"])
+def test_a_supervisor_that_died_before_it_could_tell_blurs_the_death_of_its_own_child(kind: str) -> None:
+    late = DueAgain("child killed", 10.0, 3.9, 3, POD_PIDS)
+    own = fault(kind, 10.4, pids=POD_PIDS)
+    assert verdict(build(due_again=[late], faults=[own])).violations == []
+    other = fault(kind, 10.4, pids=(CHILD,))
+    assert "child killed" in verdict(build(due_again=[late], faults=[other])).violations[0]
+    # Its own death is what the time of a pod is taken from.
+    assert "pod killed" in verdict(build(due_again=[LATE_POD], faults=[own])).violations[0]
 
 
 @pytest.mark.parametrize("kind", ["child killed", "pod killed"])

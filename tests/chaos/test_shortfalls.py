@@ -106,3 +106,9 @@ def test_a_renewal_that_is_lost_in_a_short_silence_leaves_time_for_the_next(conf
     spent_seconds = config.lease_seconds / 3 + config.socket_timeout_seconds + longest_retry_seconds
     assert spent_seconds < config.lease_seconds - 0.4
     assert config.socket_timeout_seconds > 0.1 * config.lease_seconds
+
+
+@pytest.mark.parametrize("config", [short_config(1), full_config(1)], ids=["short", "full"])
+def test_a_process_that_stops_keeps_its_lease_for_about_two_renewals(config: Any) -> None:
+    two_renewals_seconds = config.lease_seconds * 2 / 3
+    assert 0.7 * two_renewals_seconds < config.least_lease_left_seconds < two_renewals_seconds
