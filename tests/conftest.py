@@ -113,7 +113,8 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def redis_dsn(redis_server: str, request: pytest.FixtureRequest) -> str:
     """The DSN of a real Redis with an empty database."""
-    with redis.Redis.from_url(redis_server) as connection:
+    # Two million keys of the test before take a busy machine longer than redis-py waits by itself.
+    with redis.Redis.from_url(redis_server, socket_timeout=60) as connection:
         connection.flushdb()
         if request.config.stash[_given_dsn]:
             connection.set(MAY_FLUSH_KEY, "made by the tests of rrq")

@@ -7,6 +7,7 @@ would take every pool of somebody's cluster with it.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ import pytest
 from control_plane import ControlPlane
 from helm_client import Helm
 from kubernetes_build import CannotHostKubernetes, cache_folder, find_client, find_programs
-from monitoring_kinds import CannotFetchDefinitions, fetch_definitions
+from monitoring_kinds import KINDS, CannotFetchDefinitions, fetch_definitions
 from packages import MissingPackages, extract, find
-from rrq_operator.crd import CRD_NAME
+from pool_definition import remove_pool_definition, wait_until_served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(here) and "plane" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
             item.add_marker("slow")
+            # A dozen of kubectl and Helm, each of which may have to wait for its turn.
+            item.add_marker(pytest.mark.timeout(300))
             # One control plane for all: another per process costs more than the waiting that it spares.
             item.add_marker(pytest.mark.xdist_group("chart on a control plane"))
 
@@ -95,11 +98,15 @@ def namespaces(plane: ControlPlane, helm: Helm) -> Iterator[Callable[[], str]]:
 
     def make() -> str:
         name = f"chart-{next(_numbers)}"
-        plane.kubectl("create", "namespace", name)
-        plane.kubectl(
-            "label", "namespace", name, *(f"{PROFILE}/{mode}=restricted" for mode in ("enforce", "warn"))
-        )
+        labels = {f"{PROFILE}/{mode}": "restricted" for mode in ("enforce", "warn")}
+        # In one step: of a namespace that was labelled later, admission may still know the state before.
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        plane.kubectl("create", "--filename=-", input=json.dumps(manifest))
         made.append(name)
+        # A controller makes it; no pod is admitted before.
+        plane.kubectl(
+            *("wait", "--for=create", "serviceaccount/default", "--namespace", name, "--timeout=60s")
+        )
         return name
 
     yield make
@@ -107,7 +114,7 @@ def namespaces(plane: ControlPlane, helm: Helm) -> Iterator[Callable[[], str]]:
         for release in helm.run("list", "--namespace", name, "--all", "--short").split():
             helm.run("uninstall", release, "--namespace", name, "--no-hooks")
     # What Helm keeps on purpose, so that the next test finds none of it.
-    plane.kubectl("delete", "crd", CRD_NAME, "--ignore-not-found")
+    remove_pool_definition(plane)
     for name in made:
         plane.kubectl("delete", "pods", "--all", "--namespace", name, "--grace-period=0", "--force")
         plane.kubectl("delete", "namespace", name, "--wait=false")
@@ -127,5 +134,5 @@ def monitoring_kinds(plane: ControlPlane) -> None:
         pytest.skip(f"no definitions of the Prometheus operator here. {missing}")
     for file in files:
         plane.kubectl("apply", "--server-side", "--filename", str(file))
-        plane.kubectl("wait", "--for=create", "--filename", str(file))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "--filename", str(file))
+    for kind in KINDS:
+        wait_until_served(plane, f"{kind}.monitoring.coreos.com")

@@ -15,10 +15,11 @@ import pytest
 import redis
 import yaml
 
+from control_plane import KubectlFailed
 from fake_node import FakeNode
 from helm_client import CHART, HelmFailed
 from operator_process import RunningOperator
-from pool_definition import CRD_FILE, install_pool_definition
+from pool_definition import CRD_FILE, install_pool_definition, wait_until_served
 from pools import PoolDesk, build_pool
 from rendering import HERE, find, parse_objects, read_values
 from rrq.embedded import find_redis_server
@@ -38,7 +39,7 @@ TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 def install(helm: Helm, namespace: str, *arguments: str, chart: Path = CHART, **values: Any) -> str:
     # As `helm upgrade --install` the second time too, which is how most people call it.
     return helm.run(
-        *("upgrade", "--install", "rrq", str(chart), "--namespace", namespace, "--timeout=60s", *arguments),
+        *("upgrade", "--install", "rrq", str(chart), "--namespace", namespace, "--timeout=100s", *arguments),
         values=values,
     )
 
@@ -55,6 +56,7 @@ def test_an_install_without_values_brings_operator_definition_and_rights(
     manifest = said.partition("<<EOF\n")[2].partition("EOF\n")[0]
     pool = yaml.safe_load(manifest)
     assert (pool["kind"], pool["metadata"]["namespace"]) == ("RRQWorkerPool", namespace)
+    wait_until_served(plane)
     desk.kubectl(
         "apply", "--dry-run=server", "--filename=-", input=manifest.replace("YOUR-SECRET", "rrq-redis")
     )
@@ -70,6 +72,7 @@ def test_an_upgrade_brings_the_new_definition_and_an_uninstall_leaves_it_with_al
     desk = PoolDesk(plane, namespace)
     install(helm, namespace, chart=older)
     assert read_definition(desk)["spec"]["names"]["shortNames"] == ["olderpool"]
+    wait_until_served(plane)
     desk.apply(build_pool())
     uid = desk.get("rrqworkerpool", "emails")["metadata"]["uid"]
 
@@ -142,7 +145,7 @@ async def test_a_rollback_gives_a_pool_what_it_had(plane: ControlPlane, helm: He
     desk = PoolDesk(plane, namespace)
 
     def roll_back(revision: str) -> str:
-        return helm.run("rollback", "rrq", revision, "--namespace", namespace, "--timeout=60s")
+        return helm.run("rollback", "rrq", revision, "--namespace", namespace, "--timeout=100s")
 
     async with FakeNode(plane.kubeconfig) as node:
         for replicas in (1, 2):
@@ -282,6 +285,7 @@ async def test_helm_test_tells_a_release_that_works_from_one_that_does_not(
     plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
 ) -> None:
     install(helm, namespace)
+    wait_until_served(plane)
     desk = PoolDesk(plane, namespace)
     hooks = parse_objects(helm.run("get", "hooks", "rrq", "--namespace", namespace))
     pod = find(hooks, "Pod", "rrq-test")
@@ -324,18 +328,33 @@ async def run_with_job(
     def find_pods() -> list[dict[str, Any]]:
         assert not calling.done(), calling.result()
         pods = desk.read_all("pods", "--selector=app.kubernetes.io/name=rrq-pools")
+        # Not before it runs: the node would report that after its end.
         return [
-            pod for pod in pods if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
+            pod
+            for pod in pods
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         ]
 
     pod, *_ = await eventually(find_pods, 60, "no pod for the pools")
+    # The API server learns of rights a moment after it was given them, and a real pod takes longer to start.
+    await eventually(lambda: may_create_pools(desk), 60, "the account of the Job has no rights")
     (variable,) = pod["spec"]["containers"][0]["env"]
     variables = {variable["name"]: variable["value"]}
     code, words = await run_program(plane, desk, "rrq-pools", read_program(pod), variables)
     assert refused in words
     await node.finish(desk.namespace, pod["metadata"]["name"], code)
     await calling
+    wait_until_served(plane)
     return code, words
+
+
+def may_create_pools(desk: PoolDesk) -> bool:
+    account = f"system:serviceaccount:{desk.namespace}:rrq-pools"
+    try:
+        desk.kubectl("auth", "can-i", "patch", "rrqworkerpools.rrq.dev", "--as", account)
+    except KubectlFailed:
+        return False
+    return True
 
 
 def with_maximum(values: dict[str, Any], replicas: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from helm_client import CHART
 from kubernetes_client import open_client
 from operator_process import RunningOperator
 from pod_workers import PodWorkers
+from pool_definition import wait_until_served
 from pools import PoolDesk, build_pool
 from rrq.client import JobRequest
 from waiting import eventually
@@ -43,6 +44,7 @@ MAY = (
     "get secrets=rrq-redis",
     "create events",
 )
+LEASE = ("get leases.coordination.k8s.io=rrq-operator", "update leases.coordination.k8s.io=rrq-operator")
 MUST_NOT = (
     "list secrets",
     "watch secrets",
@@ -86,6 +88,16 @@ class Rights:
         answers = await asyncio.gather(*(self._may(account, namespace, question) for question in questions))
         return [question for question, is_granted in zip(questions, answers, strict=True) if is_granted]
 
+    async def are_in_force(self, account: str, namespace: str, questions: Sequence[str]) -> None:
+        """Wait until it says yes to all: it learns of rights a moment after it was given them."""
+
+        async def has_all() -> bool:
+            granted = await self.granted(account, namespace, questions)
+            assert granted == list(questions), granted
+            return True
+
+        await eventually(has_all, 60, f"{account} has not all rights in {namespace}")
+
     async def _may(self, account: str, namespace: str, question: str) -> bool:
         verb, what = question.split()
         resource, _, name = what.partition("=")
@@ -113,6 +125,7 @@ async def rights(plane: ControlPlane) -> AsyncIterator[Rights]:
 async def test_with_these_rights_pools_grow_shrink_and_run(
     plane: ControlPlane,
     helm: Helm,
+    rights: Rights,
     namespaces: Callable[[], str],
     tmp_path: Path,
     client: RRQClient,
@@ -122,6 +135,9 @@ async def test_with_these_rights_pools_grow_shrink_and_run(
 ) -> None:
     home, shop = namespaces(), namespaces()
     install(helm, home, watchNamespace=shop if is_namespaced else "", rbac={"secretNames": ["shop-redis"]})
+    wait_until_served(plane)
+    await rights.are_in_force(f"{home}:rrq-operator", shop, MAY[:1])  # one role has them all
+    await rights.are_in_force(f"{home}:rrq-operator", home, LEASE)
     token = plane.kubectl("create", "token", "rrq-operator", "--namespace", home).strip()
     kubeconfig = plane.make_kubeconfig(f"{home}-operator", token=token)
     desk = PoolDesk(plane, shop)
@@ -167,16 +183,17 @@ async def test_the_operator_may_do_this_and_no_more(
     home, shop, other = namespaces(), namespaces(), namespaces()
     install(helm, home, watchNamespace=shop if is_namespaced else "")
     account = f"{home}:rrq-operator"
+    await rights.are_in_force(account, shop, MAY)
+    await rights.are_in_force(account, home, LEASE)
     assert await rights.granted(account, shop, (*MAY, *MUST_NOT)) == list(MAY)
     assert await rights.granted(account, other, MAY) == ([] if is_namespaced else list(MAY))
-    lease = ("get leases.coordination.k8s.io=rrq-operator", "update leases.coordination.k8s.io=rrq-operator")
-    assert await rights.granted(account, home, lease) == list(lease)
-    assert await rights.granted(account, shop, ("create leases.coordination.k8s.io", *lease)) == []
+    assert await rights.granted(account, shop, ("create leases.coordination.k8s.io", *LEASE)) == []
 
 
 async def test_workers_have_no_right_at_all(rights: Rights, helm: Helm, namespace: str) -> None:
     """Their pods run under the account that every namespace has, without its token."""
     install(helm, namespace)
+    await rights.are_in_force(f"{namespace}:rrq-operator", namespace, MAY)
     assert await rights.granted(f"{namespace}:default", namespace, (*MAY, *MUST_NOT)) == []
 
 

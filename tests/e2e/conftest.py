@@ -20,6 +20,7 @@ from diagnosis import OPERATOR_NAMESPACE, describe
 from helm_client import CHART, Helm, HelmFailed
 from kubernetes_build import CannotHostKubernetes, find_client
 from object_reader import ObjectReader
+from pool_definition import remove_pool_definition
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
@@ -149,7 +150,7 @@ def without_definition(cluster: Cluster, helm: Helm) -> None:
     if strangers:
         pytest.skip(f"this story deletes {CRD_NAME}, and pools of others would go with it: {strangers}")
     helm.run("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
-    cluster.kubectl("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=60s")
+    remove_pool_definition(cluster)
 
 
 def find_strangers(cluster: Cluster) -> list[str]:

@@ -109,7 +109,7 @@ async def test_a_cluster_that_ends_leaves_nothing_behind(programs: Programs, tmp
     # The kernel takes interfaces away a moment after the last process.
     await eventually(
         lambda: what_stayed(tmp_path, cluster.network, interface) == set(),
-        10,
+        60,
         "something of the cluster stayed",
     )
     assert not list(tmp_path.glob("node*"))
@@ -132,7 +132,7 @@ async def test_a_killed_test_run_takes_its_cluster_along(programs: Programs, tmp
     # Empty control groups are all that nobody is left to remove.
     await eventually(
         lambda: what_stayed(tmp_path, network, interface) <= {"control groups"},
-        20,
+        60,
         "something of the cluster stayed",
     )
 
@@ -156,7 +156,7 @@ async def test_a_cluster_that_stays_outlives_who_started_it_and_goes_when_told(
     assert set(running) == {"interfaces", "routes", "control groups", "processes"}
     assert said == "the cluster is gone\n"
     await eventually(
-        lambda: what_stayed(folder, network, interface) == set(), 10, "something of the cluster stayed"
+        lambda: what_stayed(folder, network, interface) == set(), 60, "something of the cluster stayed"
     )
     assert not folder.exists()
 

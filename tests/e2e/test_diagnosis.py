@@ -24,8 +24,9 @@ async def test_a_failed_story_shows_redis_and_the_log_of_an_operator_that_was_ki
     story.apply_pool()
     await story.wait_until_finished(90, await story.enqueue())
     operator = OperatorRelease.of(story.desk)
-    await asyncio.to_thread(operator.kill, await operator.wait_for_leader())
-    await operator.wait_for_leader()
+    pod = await operator.wait_for_leader()
+    await asyncio.to_thread(operator.kill, pod)
+    await operator.wait_until_restarted(pod)
     password = secrets.token_urlsafe(12)
     story.redis.rotate_password(password)
 
@@ -43,7 +44,9 @@ async def test_a_story_on_the_redis_of_the_chart_shows_that_one(
     image = story.desk.kubectl("get", "pod", "redis-0", "--output=jsonpath={.spec.containers[0].image}")
     repository, _, tag = image.rpartition(":")
     install(redis={"enabled": True, "image": {"repository": repository, "tag": tag}})
-    OperatorRelease.of(story.desk).desk.kubectl("rollout", "status", "statefulset/rrq-redis", "--timeout=60s")
+    OperatorRelease.of(story.desk).desk.kubectl(
+        "rollout", "status", "statefulset/rrq-redis", "--timeout=100s"
+    )
     told = read_views(describe(story.desk.cluster, OPERATOR_NAMESPACE))
     [asked] = [text for view, text in told.items() if " exec " in view and "rrq-redis-0" in view]
     assert re.search(r"^> dbsize\n\d+$", asked, re.MULTILINE), asked

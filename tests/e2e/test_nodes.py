@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from control_plane import KubectlFailed
 from real_cluster import RealCluster
 from story import is_ready
 from waiting import eventually
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.timeout(400)
 # A lease is 15 s; it is swept within a second of its end, and what waits is started by idle workers at once.
 LEASE_SECONDS = 15.0
 RUN_AGAIN_SECONDS = LEASE_SECONDS + 10.0
-LONG_SECONDS = 25.0
+# Longer than two more pods take to come: who runs such jobs is cut off after that, and before their end.
+LONG_SECONDS = 40.0
 # Keeps pods on a node that is not heard, so that those of the story are there when it is heard again.
 PATIENT = {
     "spec": {
@@ -113,13 +115,8 @@ async def wait_until_started_again(story: Story, lost_at: float, starts: dict[st
 
 async def assert_counted_once(story: Story) -> None:
     """Every job is completed, and was counted as completed once, whoever else may have tried."""
-
-    async def are_recorded() -> bool:
-        await story.assert_completed(story.job_ids)
-        return True
-
     await story.wait_until_finished(90)
-    await eventually(are_recorded, 30, "a result was not recorded", interval_seconds=0.3)
+    await story.assert_completed(story.job_ids)
     counters = story.redis.cli("hgetall", "rrq:counters").split()
     counted = dict(zip(counters[::2], counters[1::2], strict=True))
     assert counted["done"] == str(len(story.job_ids)), counted
@@ -145,7 +142,10 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_count_once(
         real_cluster.connect(node)
 
     def are_told() -> bool:
-        logs = [story.desk.kubectl("logs", pod) for pod in cut_off]
+        try:
+            logs = [story.desk.kubectl("logs", pod) for pod in cut_off]
+        except KubectlFailed:  # the way to the node is not open again
+            return False
         return all(any(words in log for words in TOLD_SO) for log in logs)
 
     await eventually(
@@ -165,11 +165,11 @@ async def test_pods_of_a_drained_node_finish_their_jobs_and_come_back_elsewhere(
 ) -> None:
     """kubectl drain, which the pool's budget makes take one pod after the other."""
     await fill(story, node, {"concurrency": 2, "drainSeconds": 20}, seconds=6.0)
-    drain = ["drain", node.place.name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=55s"]
+    drain = ["drain", node.place.name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=110s"]
     await asyncio.to_thread(real_cluster.kubectl, *drain)
     assert pods_on(story, node) == []
     await story.wait_for_pods(2)
-    await story.wait_until_finished(30)
+    await story.wait_until_finished(60)
     (await story.read_ledger()).assert_each_once(story.job_ids)
     await assert_counted_once(story)
 

@@ -175,6 +175,13 @@ async def test_a_container_out_of_memory_is_reported_by_the_kubelet_and_its_jobs
 
 DRAIN_SECONDS = 8
 SHORT_SECONDS = 4.0
+QUOTA = "nobody-new"
+NOBODY_NEW = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": QUOTA},
+    "spec": {"hard": {"pods": "0"}},
+}
 
 
 async def test_pods_that_are_told_to_go_end_short_jobs_and_hand_long_ones_back(
@@ -192,9 +199,17 @@ async def test_pods_that_are_told_to_go_end_short_jobs_and_hand_long_ones_back(
         return int(budget.get("status", {}).get("disruptionsAllowed", 0))
 
     await eventually(lambda: allows() == 1, 30, "the budget of the pool never allowed anything")
-    # As many as there are places, so that every pod has two.
-    short = await story.enqueue(3, seconds=SHORT_SECONDS)
+    # Nobody may come in the place of a pod that goes before another one is asked, which could then go as well.
+    story.desk.apply(NOBODY_NEW)
+    await eventually(
+        lambda: story.desk.get("resourcequota", QUOTA).get("status", {}).get("hard"),
+        30,
+        "the quota is not in force",
+    )
+    # As many as there are places, so that every pod has two; first those that leave none free again.
     long = await story.enqueue(3, handler="endure")
+    await story.wait_until_started(long)
+    short = await story.enqueue(3, seconds=SHORT_SECONDS)
     starts = await story.wait_until_started([*short, *long])
     first, second, third = {entry.pod for entry in starts.values()}
     asked_at: dict[str, float] = {}
@@ -205,6 +220,7 @@ async def test_pods_that_are_told_to_go_end_short_jobs_and_hand_long_ones_back(
 
     assert ask_to_go(first)
     assert not ask_to_go(second), "two pods of a pool may go at the same time"
+    story.desk.kubectl("delete", "resourcequota", QUOTA)
     asked_at[third] = time.time()
     story.desk.kubectl("delete", "pod", third, "--wait=false")  # which asks no budget
     # The budget only puts it off: until there is a pod in the place of each that went.
@@ -226,4 +242,4 @@ async def test_pods_that_are_told_to_go_end_short_jobs_and_hand_long_ones_back(
         return not {pod["metadata"]["name"] for pod in story.pods()} & {first, second, third}
 
     await eventually(are_gone, 60, "pods that were told to go stay", interval_seconds=0.5)
-    await story.wait_for_pods(3)
+    await story.wait_for_pods(3, timeout_seconds=120)

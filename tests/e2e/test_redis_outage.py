@@ -47,14 +47,8 @@ async def wait_until_ready(story: Story) -> None:
 
 
 async def wait_until_completed(story: Story) -> None:
-    """Wait until every job was finished, and every result was recorded a moment later."""
-
-    async def are_recorded() -> bool:
-        await story.assert_completed(story.job_ids)
-        return True
-
     await story.wait_until_finished(90)
-    await eventually(are_recorded, 30, "a result was not recorded", interval_seconds=0.3)
+    await story.assert_completed(story.job_ids)
 
 
 async def test_a_minute_without_redis_costs_no_job_and_no_pod(story: Story) -> None:
@@ -65,7 +59,7 @@ async def test_a_minute_without_redis_costs_no_job_and_no_pod(story: Story) -> N
     """
     # No size is fixed: an operator that took silence for an empty queue would let all pods go.
     story.apply_pool(worker={"concurrency": 2}, scaling={"minReplicas": 0, "maxReplicas": 2})
-    in_hand = await story.enqueue(2, seconds=OUTAGE_SECONDS / 3)
+    in_hand = await story.enqueue(2, seconds=OUTAGE_SECONDS / 2)
     in_hand += await story.enqueue(2, seconds=OUTAGE_SECONDS + 15)
     await story.wait_until_started(in_hand, 120)
     await story.wait_for_pods(2)

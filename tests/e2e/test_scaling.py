@@ -40,15 +40,21 @@ SCALE_DOWNS_BESIDE_JOBS = 25
 WINDOW_SECONDS = 3
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 async def test_a_wave_is_met_at_once_and_let_go_after_the_window(story: Story) -> None:
     story.apply_pool(scaling={"maxReplicas": 4, "scaleDown": {"windowSeconds": WINDOW_SECONDS}})
     await wait_for_deployments(story, {"emails"})
     async with Watch(story.desk, "deployments") as watch:
         # Long enough that there is work left for the pod that comes last.
-        ids = await story.enqueue(80, seconds=2)
-        await story.wait_until_finished(120)
+        ids = await story.enqueue(80, seconds=4)
+        await story.wait_until_finished(150)
         await story.wait_for_pods(0)
+        # The Deployment was told before its pods went; kubectl may tell us later.
+        await eventually(
+            lambda: [resize.after for resize in find_resizes(watch.changes)][-1:] == [0],
+            60,
+            "the watch does not show the pool at zero",
+        )
         resizes = find_resizes(watch.changes)
     ledger = await story.read_ledger()
     ledger.assert_each_once(ids)
@@ -79,7 +85,7 @@ async def test_no_job_is_interrupted_in_a_hundred_scale_downs(
                 producers.create_task(send_wavelets(story, pool, Random(number), watch))
         await story.wait_until_finished(120)
         for pool in POOLS:
-            await story.wait_for_pods(0, pool)
+            await story.wait_for_pods(0, pool, timeout_seconds=120)
         scale_downs = find_scale_downs(watch)
     assert len(scale_downs) >= SCALE_DOWNS
     ledger = await story.read_ledger()

@@ -168,7 +168,7 @@ async def test_garbage_in_redis_is_shown_and_steers_nothing(
 async def test_a_terminal_gets_no_sequence_from_a_job(command: tuple[str, ...], cli: CommandLine) -> None:
     with terminal(cli.environment, *command) as screen:
         if command == ("monitor",):
-            await eventually(lambda: "Dead Letters" in screen.text, message=f"no picture: {screen.raw}")
+            await eventually(lambda: "Dead Letters" in screen.text, 60, message=f"no picture: {screen.raw}")
             screen.press_ctrl_c()
         assert screen.wait() == 0
     for sequence in ("\x1b]0", "\x1b[2J\x9b", "\x9b31m", "\x07", "\u202e"):

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import random
 import socket
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+# When to give up. Others may have the machine for seconds, and a crowd that waits is let in one by one.
+PATIENCE_SECONDS = 60.0
 NOWHERE = """
 apiVersion: v1
 kind: Config
@@ -50,10 +51,10 @@ class Port:
         self.process = psutil.Process(pid)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.number), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.number), timeout=PATIENCE_SECONDS)
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.number, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.number, timeout=PATIENCE_SECONDS)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -95,7 +96,11 @@ async def assault(port: Port) -> None:
                 client.sendall(b"GET /livez HTTP/1.1\r\nX-Slow: " if number % 2 else b"")
             if number % 100 == 99:
                 assert port.livez() == 200, f"after {number} connections"
-                assert port.process.num_fds() < before + 100
+                # Whoever is shown the door needs a moment to leave.
+                await eventually(
+                    lambda: port.process.num_fds() < before + 100,
+                    message="a crowd holds too many descriptors",
+                )
         # A byte now and then, so that no single wait is long.
         for _ in range(5):
             for client in crowd[-40:]:
@@ -159,10 +164,8 @@ async def test_a_pod_answers_probes_and_runs_jobs_under_assault(pod: Pod, client
     port = Port(pod.http_port, pod.pid)
     look_around(port)
     jobs = await client.enqueue_many([JobRequest("note", (0.01,))] * 200)
-    started_at = time.monotonic()
     await assault(port)
-    await all_done(client.job_store, jobs)
-    assert time.monotonic() - started_at < 100
+    await all_done(client.job_store, jobs, PATIENCE_SECONDS)
     assert not [line for line in pod.log() if line["level"] in ("ERROR", "CRITICAL")]
 
 
@@ -171,6 +174,6 @@ async def test_the_operator_answers_probes_under_assault(tmp_path: Path) -> None
     kubeconfig.write_text(NOWHERE)
     with RunningOperator(kubeconfig, "default", tmp_path) as operator:
         port = Port(await operator.port(), operator.pid)
-        await eventually(lambda: port.livez() == 200, 60, "the operator never answered")
+        await eventually(lambda: port.livez() == 200, PATIENCE_SECONDS, "the operator never answered")
         look_around(port)
         await assault(port)

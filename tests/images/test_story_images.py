@@ -140,7 +140,7 @@ async def test_redis_keeps_its_data_in_a_volume_and_needs_nothing_else(
         start()
         await eventually(is_up, 60, "redis-server in its container does not answer")
         connection.set("kept", "yes")
-        engine.run("stop", "--time", "20", container_name)
+        engine.run("stop", "--time", "60", container_name)
         assert engine.run("inspect", "--format", "{{.State.ExitCode}}", container_name).strip() == "0"
         engine.run("rm", container_name)
         start()

@@ -175,7 +175,8 @@ async def test_jobs_run_where_there_is_no_shell_nor_any_other_program(
 async def test_a_stopped_container_finishes_what_it_has_in_hand_and_ends_well(
     engine: DockerEngine, application_image: str, client: RRQClient, redis_dsn: str, container_name: str
 ) -> None:
-    jobs = [await enqueue(client, "send_email", f"user{number}@example.org") for number in range(2_000)]
+    # Ten seconds of work for one process, which mostly waits in its handlers on any machine.
+    jobs = [await enqueue(client, "resize_picture", "cat.png", width=number) for number in range(2_000)]
     options = (
         "--detach",
         "--name",
@@ -185,14 +186,15 @@ async def test_a_stopped_container_finishes_what_it_has_in_hand_and_ends_well(
         "--env",
         f"RRQ_REDIS_DSN={redis_dsn}",
     )
-    engine.run("run", *options, *LOCKED_DOWN, application_image)
+    one_process = ("worker", "run", "--num-workers", "1")
+    engine.run("run", *options, *LOCKED_DOWN, application_image, *one_process)
 
     async def is_at_work() -> bool:
         first = await client.get_job_status(jobs[0].id)
         return first is not None and first.status is JobStatus.COMPLETED
 
     await eventually(is_at_work, 60, "the container never finished a job")
-    engine.run("stop", "--time", "30", container_name)
+    engine.run("stop", "--time", "60", container_name)
     state = json.loads(engine.run("inspect", container_name))[0]["State"]
     assert (state["Status"], state["ExitCode"]) == ("exited", 0)
     seen = [await client.get_job_status(job.id) for job in jobs]

@@ -198,20 +198,21 @@ async def _enqueue_durably(server: EmbeddedRedis, durability: str) -> Exception 
 async def test_a_pod_may_do_what_pods_do(server: EmbeddedRedis, tmp_path: Path) -> None:
     client = RRQClient(RRQSettings(redis_dsn=as_user(server, "rrq-producer")))
     store = client.job_store
-    with Pod(as_user(server, "rrq-worker"), tmp_path, "--num-workers", "1", worker_lease_seconds=3) as pod:
+    with Pod(as_user(server, "rrq-worker"), tmp_path, "--num-workers", "1", worker_lease_seconds=6) as pod:
         await pod.is_up()
         jobs = await client.enqueue_many([JobRequest("note")] * 20)
         await all_done(store, jobs)
         killer = await client.enqueue("kill_process")
         failing = await client.enqueue("nobody_knows_this")
-        slow = await client.enqueue("note", 60.0)
         assert killer is not None
         assert failing is not None
-        assert slow is not None
         await eventually(lambda: _has_ended(client, killer.id), 60, "the killer is still at large")
         await eventually(
             lambda: _has_ended(client, failing.id), 30, "the unknown function is not dead-lettered"
         )
+        # Only now: had it been started before the killer came back, that would have to wait for its end.
+        slow = await client.enqueue("note", 60.0)
+        assert slow is not None
         await eventually(lambda: slow.id in pod.ledger.counts("started"), 30)
         await client.cancel(slow.id)
         await eventually(lambda: _has_ended(client, slow.id), 30, "the slow job was not cancelled")

@@ -122,7 +122,8 @@ class Terminal:
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
         code = self._process.wait(timeout_seconds)
-        self._reader.join(2.0)
+        # What it said last is still on its way to us; on a busy machine for seconds.
+        self._reader.join(timeout_seconds)
         return code
 
 

@@ -56,8 +56,8 @@ OWN_NAMESPACES = (
 # Options of `docker run` for what a strict cluster demands of a container.
 LOCKED_DOWN = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532")
 
-START_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 90.0
+STOP_TIMEOUT_SECONDS = 90.0
 COMMAND_TIMEOUT_SECONDS = 600.0
 
 

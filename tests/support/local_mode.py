@@ -13,7 +13,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from ledger import Ledger
+from ledger import Ledger, read_whole_lines
 from rrq_operator.local.guard import SESSION_VARIABLE
 from waiting import eventually
 
@@ -70,7 +70,7 @@ class LocalMode:
         """Wait for a text in the output; returns the line it is in."""
 
         def seen() -> str:
-            lines = [line for line in self.output().splitlines() if text in line]
+            lines = [line for line in read_whole_lines(self._output) if text in line]
             assert lines, f"it has said: {self.output()}"
             return lines[0]
 
@@ -88,14 +88,16 @@ class LocalMode:
     ) -> list[psutil.Process]:
         """Wait until there are so many supervisors, and return them."""
 
+        found: list[psutil.Process] = []
+
         def seen() -> bool:
-            assert len(self.replicas()) == count, (
-                f"{len(self.replicas())} replicas; it has said: {self.output()}"
-            )
+            # Those that were counted are returned: by another look one may have come or gone.
+            found[:] = self.replicas()
+            assert len(found) == count, f"{len(found)} replicas; it has said: {self.output()}"
             return True
 
         await eventually(seen, timeout_seconds, f"never had {count} replicas")
-        return self.replicas()
+        return found
 
     def family(self) -> list[psutil.Process]:
         """Every process that was started by it, directly or not, and lives."""

@@ -93,7 +93,7 @@ class RunningOperator:
         """The port of its pages, once it has said which."""
 
         def find() -> re.Match[str] | None:
-            found = re.search(r'"port": (\d+)', self.log)
+            found = re.search(r'"port": (\d+)[,}]', self.log)  # not before its last digit is there
             if found is None:
                 self._raise_if_ended()
             return found

@@ -172,8 +172,9 @@ class Pod:
                 self._process.kill()
                 self.wait()
         for process in family:
-            if process.is_running() and process.pid != self.pid:
-                process.kill()
+            if process.pid != self.pid:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
 

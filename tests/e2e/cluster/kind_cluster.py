@@ -184,7 +184,7 @@ def build_configuration(address: str | None) -> str:
 
 def wait_for_nodes(cluster: Cluster) -> None:
     """kind itself waits for the control plane alone."""
-    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
+    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=100s")
 
 
 def run_client(

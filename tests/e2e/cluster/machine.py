@@ -78,9 +78,9 @@ class Machine:
             *("env", "-C", str(folder), "setpriv", "--pdeathsig", "KILL", "--"),
         )
 
-    def run(self, *command: str, input: str = "") -> str:
+    def run(self, *command: str, input: str = "", timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> str:
         """Run a command here to its end and return what it printed."""
-        return run([*self.enter(), *command], input=input)
+        return run([*self.enter(), *command], input=input, timeout_seconds=timeout_seconds)
 
     def kill(self) -> None:
         """End everything that runs here, as pulling the plug does."""
@@ -142,9 +142,9 @@ def lay_cable(machine: Machine, numbers: Iterable[int]) -> int | None:
     return None
 
 
-def run(command: Sequence[str], *, input: str = "") -> str:
+def run(command: Sequence[str], *, input: str = "", timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> str:
     done = subprocess.run(
-        command, check=False, input=input, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS
+        command, check=False, input=input, capture_output=True, text=True, timeout=timeout_seconds
     )
     if done.returncode != 0:
         raise MachineFailed(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")

@@ -15,7 +15,7 @@ from psutil import virtual_memory
 from cluster_part import Part
 from control_groups import group_trees, remove_groups
 from kubernetes_build import CACHE_VARIABLE
-from machine import MachineFailed
+from machine import COMMAND_TIMEOUT_SECONDS, MachineFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,8 @@ PAUSE_IMAGE = "localhost/pause:1"
 # /var/lib that they make, which most computers lack: a mount would need them there, too.
 OWN_FILE_SYSTEMS = ("/run", "/var/log", "/var/lib")
 NETWORK_PLUGINS = "/usr/lib/cni"
+# All images at once, on every node at the same time.
+IMPORT_TIMEOUT_SECONDS = 300.0
 # Images take 0.8 GB per node, of which there are five where two clusters run stories side by side.
 ROOMY_BYTES = 8 * 2**30
 # What a kubelet wants of the kernel, and would set for the whole computer. It is shown that it is so.
@@ -103,10 +105,11 @@ class Node:
 
     def load(self, archive: Path) -> None:
         """Import the images of an archive, as `docker save` writes it."""
-        self.ctr("images", "import", str(archive))
+        self.ctr("images", "import", str(archive), timeout_seconds=IMPORT_TIMEOUT_SECONDS)
 
-    def ctr(self, *arguments: str) -> str:
-        return self.machine.run("ctr", "--address", RUNTIME_SOCKET, "--namespace", "k8s.io", *arguments)
+    def ctr(self, *arguments: str, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> str:
+        ctr = ("ctr", "--address", RUNTIME_SOCKET, "--namespace", "k8s.io")
+        return self.machine.run(*ctr, *arguments, timeout_seconds=timeout_seconds)
 
     def kill(self) -> None:
         """End everything on the node at once."""

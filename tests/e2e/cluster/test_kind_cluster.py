@@ -200,7 +200,7 @@ def run_pod(cluster: Cluster, node: str) -> None:
         },
     }
     cluster.kubectl("apply", "--filename", "-", input=json.dumps(pod))
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/on-{node}", "--timeout=50s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/on-{node}", "--timeout=100s")
 
 
 def run_first_story(cluster: Cluster) -> None:

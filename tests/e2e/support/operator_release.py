@@ -63,6 +63,18 @@ class OperatorRelease:
             interval_seconds=0.3,
         )
 
+    async def wait_until_restarted(self, pod: dict[str, Any]) -> None:
+        """Wait until the kubelet tells of one more container in a pod, which may lead before that."""
+        name, expected = pod["metadata"]["name"], restarts(pod) + 1
+        await eventually(
+            lambda: (
+                {other["metadata"]["name"]: restarts(other) for other in self.pods()}.get(name) == expected
+            ),
+            60,
+            f"{name} was not restarted once",
+            interval_seconds=0.3,
+        )
+
     def kill(self, pod: dict[str, Any]) -> None:
         """End the process of an operator as a crash does."""
         kill_container(self.desk, pod["metadata"]["name"])

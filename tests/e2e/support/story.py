@@ -92,12 +92,20 @@ class Story:
         return found
 
     async def assert_completed(self, job_ids: list[str]) -> None:
-        """Redis has every one of these jobs as completed, and none of them was counted as failed on the way."""
-        for job_id in job_ids:
-            job = await self.client.job_store.get_job_data_dict(job_id)
-            assert job is not None, f"job {job_id} is unknown to Redis"
-            seen = job["status"], job.get("current_retries", "0"), job.get("last_error")
-            assert seen[:2] == ("COMPLETED", "0"), f"job {job_id}: {seen}"
+        """Redis has every one of these jobs as completed, and none of them was counted as failed on the way.
+
+        A handler that writes that it is done does so a moment before its worker can tell.
+        """
+
+        async def are_completed() -> bool:
+            for job_id in job_ids:
+                job = await self.client.job_store.get_job_data_dict(job_id)
+                assert job is not None, f"job {job_id} is unknown to Redis"
+                seen = job["status"], job.get("current_retries", "0"), job.get("last_error")
+                assert seen[:2] == ("COMPLETED", "0"), f"job {job_id}: {seen}"
+            return True
+
+        await eventually(are_completed, 30, "a result was not recorded", interval_seconds=0.3)
 
     def pods(self, pool: str = "emails") -> list[dict[str, Any]]:
         """The pods of a pool that are not ended yet, those that are told to go too."""

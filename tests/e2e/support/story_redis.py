@@ -23,9 +23,9 @@ NAME = "redis"
 SECRET = "rrq-redis"  # as the chart calls that of its own
 PORT = 6379
 USER_ID = 65532
-READY_TIMEOUT = "60s"
+READY_TIMEOUT = "100s"
 LEDGER = "story"
-READ_TIMEOUT_SECONDS = 30.0
+READ_TIMEOUT_SECONDS = 60.0
 READ_PAUSE_SECONDS = 0.5
 # While this file exists, a Redis that was ended does not come back: its container starts, and waits.
 HOLD = "/data/hold"

@@ -61,7 +61,7 @@ class Watch:
         names = {item["metadata"]["name"] for item in self._desk.read_all(self._kind)}
         await eventually(
             lambda: names <= {change.name for change in self.changes},
-            30,
+            60,
             f"the watch of {self._kind} never showed {sorted(names)}",
         )
         return self
@@ -81,6 +81,8 @@ class Watch:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:  # one event each
+                if not line.endswith("\n"):
+                    break  # kubectl was ended in the middle of it
                 event = json.loads(line)
                 self.changes.append(Change(event["type"], time.time(), event["object"]))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def test_a_signal_drains_and_hands_back(
     run_local: Callable[..., LocalMode], producer: RRQClient, number: signal.Signals
 ) -> None:
-    local_mode = run_local(build_manifest(worker={"drainSeconds": 4}))
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 6}))
     short, long = await producer.enqueue_many([JobRequest("note", args=(seconds,)) for seconds in (2, 300)])
     await eventually(lambda: local_mode.ledger.count("started") == 2, PATIENCE_SECONDS)
     family = local_mode.family()
@@ -39,14 +39,14 @@ async def test_a_signal_drains_and_hands_back(
 
 
 async def test_a_second_signal_hurries(run_local: Callable[..., LocalMode], producer: RRQClient) -> None:
-    local_mode = run_local(build_manifest(worker={"drainSeconds": 60}))
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 600}))
     job = await producer.enqueue("note", 300)
     assert job is not None
     await eventually(lambda: local_mode.ledger.count("started") == 1, PATIENCE_SECONDS)
     local_mode.signal(signal.SIGINT)
     await local_mode.says("0/0 (+1 leaving)")
     local_mode.signal(signal.SIGINT)
-    assert local_mode.wait(40) == 0
+    assert local_mode.wait() == 0
     assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
 
 
@@ -63,7 +63,7 @@ async def test_kill_9_of_local_mode_leaves_nothing_running(
     assert len(local_mode.family()) >= 4, "the guard, a supervisor, a worker, and the program of the job"
     local_mode.signal(signal.SIGKILL)
     local_mode.wait()
-    await eventually(lambda: not local_mode.family(), 40, "something was left running")
+    await eventually(lambda: not local_mode.family(), PATIENCE_SECONDS, "something was left running")
     assert local_mode.ledger.count("effect") == 1, "what could end in time was not let"
     assert await producer.job_store.get_queued_job_ids("jobs") == [long.id]
 

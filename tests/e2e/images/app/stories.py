@@ -30,7 +30,7 @@ LEDGER_PATIENCE_SECONDS = 180.0
 LEDGER_RETRY_SECONDS = 0.5
 FIRST_PROCESS_SCORE = Path("/proc/1/oom_score_adj")
 HOARD_STEP_BYTES = 16 * 1024 * 1024
-CLUSTER_TIMEOUT_SECONDS = 5.0
+CLUSTER_TIMEOUT_SECONDS = 30.0
 
 registry = JobRegistry()
 settings = RRQSettings(job_registry=registry)
