@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,6 @@ import pytest
 import redis
 import yaml
 
-from control_plane import KubectlFailed
 from fake_node import FakeNode
 from helm_client import CHART, HelmFailed
 from operator_process import RunningOperator
@@ -177,6 +177,32 @@ async def test_a_wrong_pool_fails_the_first_install_and_the_pod_says_why(
         assert not desk.get(kind, "rrq-pools"), kind
 
 
+async def test_rights_may_come_a_moment_after_the_pod_that_needs_them(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    install_pool_definition(plane)
+    desk = PoolDesk(plane, namespace)
+    desk.kubectl("create", "serviceaccount", "late")
+    program = (CHART / "files" / "apply_pools.py").read_text()
+    pools = {
+        "RRQ_POOLS": json.dumps([build_pool() | {"metadata": {"name": "emails", "namespace": namespace}}])
+    }
+
+    at_once = program.replace("RIGHTS_SECONDS = 15", "RIGHTS_SECONDS = 0")
+    code, words = await run_program(plane, desk, "late", at_once, pools)
+    assert code == 1
+    assert "Pool emails was not created: " in words
+    assert "forbidden" in words
+
+    running = asyncio.create_task(run_program(plane, desk, "late", program, pools))
+    await asyncio.sleep(2)  # in which it is told no a few times
+    desk.kubectl(
+        "create", "rolebinding", "late", "--clusterrole=cluster-admin", f"--serviceaccount={namespace}:late"
+    )
+    assert await running == (0, "")
+    assert desk.get("rrqpool", "emails")
+
+
 def test_a_wrong_pool_of_the_values_is_refused_in_the_words_of_the_definition(
     plane: ControlPlane, helm: Helm, namespace: str
 ) -> None:
@@ -336,8 +362,6 @@ async def run_with_job(
         ]
 
     pod, *_ = await eventually(find_pods, 60, "no pod for the pools")
-    # The API server learns of rights a moment after it was given them, and a real pod takes longer to start.
-    await eventually(lambda: may_create_pools(desk), 60, "the account of the Job has no rights")
     (variable,) = pod["spec"]["containers"][0]["env"]
     variables = {variable["name"]: variable["value"]}
     code, words = await run_program(plane, desk, "rrq-pools", read_program(pod), variables)
@@ -346,15 +370,6 @@ async def run_with_job(
     await calling
     wait_until_served(plane)
     return code, words
-
-
-def may_create_pools(desk: PoolDesk) -> bool:
-    account = f"system:serviceaccount:{desk.namespace}:rrq-pools"
-    try:
-        desk.kubectl("auth", "can-i", "patch", "rrqworkerpools.rrq.dev", "--as", account)
-    except KubectlFailed:
-        return False
-    return True
 
 
 def with_maximum(values: dict[str, Any], replicas: int) -> dict[str, Any]:

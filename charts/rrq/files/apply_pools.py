@@ -9,8 +9,12 @@ import urllib.error
 import urllib.request
 
 GIVE_UP_SECONDS = 120
+# The API server knows of rights a moment after they were given. If it says no for longer, it means it.
+RIGHTS_SECONDS = 15
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-NOT_SERVED_YET = 404
+FORBIDDEN = 403
+# Not served yet, changed by somebody else at the same time, too many calls.
+PASSING = (404, 409, 429)
 
 
 def apply(pool: dict[str, dict[str, str]]) -> None:
@@ -30,20 +34,26 @@ def apply(pool: dict[str, dict[str, str]]) -> None:
     urllib.request.urlopen(request, context=trust, timeout=10).close()
 
 
-def apply_in_time(pool: dict[str, dict[str, str]], deadline: float) -> None:
+def find_patience_seconds(code: int) -> float:
+    if code == FORBIDDEN:
+        return RIGHTS_SECONDS
+    return GIVE_UP_SECONDS if code in PASSING or code >= 500 else 0
+
+
+def apply_in_time(pool: dict[str, dict[str, str]], begun_at: float) -> None:
     while True:
         try:
             return apply(pool)
         except urllib.error.HTTPError as error:
             trouble = str(json.loads(error.read() or b"{}").get("message", error))
-            is_refused = error.code != NOT_SERVED_YET and error.code < 500
+            patience_seconds = find_patience_seconds(error.code)
         except OSError as error:
-            trouble, is_refused = str(error), False
-        if is_refused or time.monotonic() > deadline:
+            trouble, patience_seconds = str(error), GIVE_UP_SECONDS
+        if time.monotonic() > begun_at + patience_seconds:
             sys.exit(f"Pool {pool['metadata']['name']} was not created: {trouble}")
         time.sleep(0.2)
 
 
-give_up_at = time.monotonic() + GIVE_UP_SECONDS
+start = time.monotonic()
 for manifest in json.loads(os.environ["RRQ_POOLS"]):
-    apply_in_time(manifest, give_up_at)
+    apply_in_time(manifest, start)
