@@ -36,8 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(here) and "plane" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
             item.add_marker("slow")
-            # A dozen of kubectl and Helm, each of which may have to wait for its turn.
-            item.add_marker(pytest.mark.timeout(300))
             # One control plane for all: another per process costs more than the waiting that it spares.
             item.add_marker(pytest.mark.xdist_group("chart on a control plane"))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from control_plane import Cluster
     from pools import PoolDesk
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("release")]
+pytestmark = pytest.mark.usefixtures("release")
 
 
 def test_the_definition_is_the_one_of_the_chart(cluster: Cluster) -> None:

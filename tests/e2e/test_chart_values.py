@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from control_plane import Cluster
     from object_reader import ObjectReader
 
-pytestmark = pytest.mark.timeout(300)
 
 REDIS = "rrq-redis"
 POOL = "emails"

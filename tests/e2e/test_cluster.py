@@ -22,7 +22,6 @@ from waiting import eventually
 if TYPE_CHECKING:
     from kubernetes_build import Programs
 
-pytestmark = pytest.mark.timeout(180)
 
 CLUSTER_MODULES = Path(__file__).parent / "cluster"
 # Starts a cluster, says so, and then waits to be killed.

@@ -7,8 +7,6 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-import pytest
-
 from diagnosis import OPERATOR_NAMESPACE, describe
 from operator_release import OperatorRelease
 
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from story import Story
-
-pytestmark = pytest.mark.timeout(240)
 
 
 async def test_a_failed_story_shows_redis_and_the_log_of_an_operator_that_was_killed(story: Story) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from object_reader import ObjectReader
     from story import Story
 
-pytestmark = pytest.mark.timeout(300)
 
 NEEDED = (
     "list rrqworkerpools.rrq.dev",

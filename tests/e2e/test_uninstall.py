@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pools import PoolDesk
     from story import Story
 
-pytestmark = pytest.mark.timeout(300)
 
 # What the operator makes of pools, and what Kubernetes makes of that.
 OWNED = "deployments,replicasets,poddisruptionbudgets,jobs,pods"

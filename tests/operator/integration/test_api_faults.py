@@ -158,7 +158,6 @@ async def test_changes_are_seen_although_watches_are_cut(
         assert "not understood" not in operator.log
 
 
-@pytest.mark.timeout(300)  # longer than the collector needs, twice
 async def test_a_pool_deleted_without_an_operator_leaves_nothing_behind_and_can_be_made_again(
     desk: PoolDesk, fake_node: FakeNode, tmp_path: Path, redis_dsn: str
 ) -> None:

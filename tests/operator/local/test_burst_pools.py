@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
 from running import stays_true
@@ -101,7 +99,6 @@ async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
     assert local_mode.ledger.count("effect") == 6
 
 
-@pytest.mark.timeout(240)
 async def test_cron_entries_of_the_manifest_wake_a_pool_at_zero(run_local: Callable[..., LocalMode]) -> None:
     entry = {"name": "tick", "schedule": "* * * * *", "function": "note"}
     local_mode = run_local(build_manifest(cron=[entry]))

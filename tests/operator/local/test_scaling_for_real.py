@@ -6,8 +6,6 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from local_mode import PATIENCE_SECONDS, build_manifest
 from queue_steps import ask
 from rrq.client import JobRequest
@@ -97,7 +95,6 @@ async def test_draining_replicas_stay_when_work_comes_back(
     await eventually(lambda: local_mode.ledger.count("effect") == 18, PATIENCE_SECONDS)
 
 
-@pytest.mark.timeout(240)
 async def test_a_job_that_is_due_later_finds_its_replica_ready(
     run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:

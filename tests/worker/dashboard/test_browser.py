@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rrq.client import RRQClient
     from rrq.store import JobStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 DESK = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 812}

@@ -70,11 +70,11 @@ async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
     make_pod: Callable[..., Pod], make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     server = make_redis(appendonly=True)
-    quick = {"worker_lease_seconds": 1.5, "redis_socket_timeout_seconds": 1}
+    quick = {"worker_lease_renewal_seconds": 0.5, "redis_socket_timeout_seconds": 1}
     # A blip is over long before, also where a server takes seconds to start.
     pod = make_pod("--num-workers", "2", dsn=server.dsn, worker_redis_patience_seconds=9, **quick)
     await pod.is_up()
-    assert pod.get("/readyz") == (200, "ready\n")
+    assert await pod.turns("/readyz", 200) == "ready\n"
     server.kill()
     # A blip: shorter than the patience.
     await stays_true(lambda: pod.get("/readyz")[0] == 200, 1.5, "a blip made the pod unready")
