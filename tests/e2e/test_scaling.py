@@ -7,6 +7,7 @@ every version. Pods get no time to drain in that test: one that is taken with a 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -140,12 +141,20 @@ async def wait_for_deployments(story: Story, names: set[str]) -> None:
 
 async def send_wavelets(story: Story, pool: str, random: Random, watch: Watch) -> None:
     """Keep a pool growing and shrinking, with work that comes back while pods are on their way out."""
-    while len(find_scale_downs(watch)) < SCALE_DOWNS:
+    while not await has_enough(story, watch):
         before = len(find_scale_downs(watch, pool))
         for seconds in (LONG_SECONDS, *random.choices(SHORT_SECONDS, k=random.randint(1, 4))):
             await story.enqueue(queue=pool, seconds=seconds)
         await wait_until_shrunk(watch, pool, before)
         await asyncio.sleep(random.uniform(0, 4))  # when the next work comes: nothing is waited for
+
+
+async def has_enough(story: Story, watch: Watch) -> bool:
+    scale_downs = find_scale_downs(watch)
+    if len(scale_downs) < SCALE_DOWNS:
+        return False
+    # How many jobs are still running when a pool shrinks depends on the machine, so it goes on until there were some.
+    return count_beside_jobs(scale_downs, await story.read_ledger()) >= SCALE_DOWNS_BESIDE_JOBS
 
 
 async def wait_until_shrunk(watch: Watch, pool: str, scale_downs_before: int) -> None:
@@ -168,7 +177,9 @@ def find_scale_downs(watch: Watch, pool: str | None = None) -> list[Resize]:
 def count_beside_jobs(scale_downs: list[Resize], ledger: StoryLedger) -> int:
     """How many happened while a job of the same pool ran."""
     finished_at = {entry.job_id: entry.time for entry in ledger.of("finished")}
-    runs = [(find_pool(entry), entry.time, finished_at[entry.job_id]) for entry in ledger.of("started")]
+    runs = [
+        (find_pool(entry), entry.time, finished_at.get(entry.job_id, inf)) for entry in ledger.of("started")
+    ]
     return sum(
         any(pool == one.name and began < one.seen_at < ended for pool, began, ended in runs)
         for one in scale_downs
