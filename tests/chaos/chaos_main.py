@@ -54,6 +54,11 @@ def open_control(port: int, timeout_seconds: float = 1.0, *, retries: int = 0) -
     )
 
 
+def open_patient(port: int) -> Any:
+    """The same for what has to be answered, however busy the machine."""
+    return open_control(port, PATIENCE_SECONDS, retries=RETRIES)
+
+
 def _find_newer_redis() -> Path | None:
     try:
         return find_server_with_waitaof()
@@ -105,7 +110,7 @@ class MainPart:
         await asyncio.to_thread(self.server.start)
         self.control = open_control(self.server.port)
         # For orders that have to be carried out, however busy the machine and whatever else befalls Redis.
-        self.patient = open_control(self.server.port, PATIENCE_SECONDS, retries=RETRIES)
+        self.patient = open_patient(self.server.port)
         for number in range(1, self.config.pods + 1):
             network = await Network(self.server.port).start()
             clock = None

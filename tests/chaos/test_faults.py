@@ -23,7 +23,7 @@ import network_faults
 import redis_faults
 from chaos_clock import FakeClock, NoFakeClock, find_library
 from chaos_config import ChaosConfig
-from chaos_main import PATIENCE_SECONDS, RETRIES, MainPart, open_control
+from chaos_main import PATIENCE_SECONDS, MainPart, open_control, open_patient
 from chaos_network import Network
 from chaos_redis import ChaosRedis, find_server_for_fake_clock
 from chaos_sentinel import MASTER_NAME, SentinelPart
@@ -79,11 +79,6 @@ class HeldSleep:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> HeldSleep:
     return HeldSleep(monkeypatch, redis_faults)
-
-
-def open_patient(port: int) -> Any:
-    """A connection for what has to be answered, however busy the machine."""
-    return open_control(port, PATIENCE_SECONDS, retries=RETRIES)
 
 
 async def inject(world: Any, held: HeldSleep, kind: str, error: type[Exception], *command: str) -> Injected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -44,3 +45,5 @@ async def test_the_first_job_of_the_readme_runs(tmp_path: Path, own_redis: Embed
     finally:
         shell.end()
     assert said == "COMPLETED sent to ada@example.org\n"
+    (promised,) = re.findall(r"# (COMPLETED .*)", producer)
+    assert said.strip() == promised

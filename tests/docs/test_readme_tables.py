@@ -10,16 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-from queue_steps import ask
-from waiting import eventually
-
-if TYPE_CHECKING:
-    from rrq.store import JobStore
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -80,34 +73,6 @@ def test_every_command_that_remakes_something_is_in_the_makefile(target: str) ->
 
 def read_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.slow
-async def test_the_first_job_of_the_readme_is_done(tmp_path: Path, redis_dsn: str, store: JobStore) -> None:
-    handlers, producer = read_blocks("python")
-    (tmp_path / "shop.py").write_text(handlers.replace("redis://localhost:6379/0", redis_dsn))
-    imports, calls = producer.split("\n\n", 1)
-    main = indent(f"{calls}await client.close()\n", "    ")
-    (tmp_path / "elsewhere.py").write_text(
-        f"import asyncio\n{imports}\n\nasync def main():\n{main}\nasyncio.run(main())\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": "."}
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "rrq", "worker", "run", "--settings", "shop.settings", "--num-workers", "1"],
-        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        # The producer waits for half a minute, in which a worker need not have come up beside other tests.
-        await eventually(lambda: ask(store, "ZCARD", store.keys.leases), 60, "no worker came up")
-        said = subprocess.run(
-            [sys.executable, "elsewhere.py"],
-            cwd=tmp_path, env=environment, check=True, capture_output=True, text=True, timeout=60,
-        ).stdout  # fmt: skip
-    finally:
-        worker.terminate()
-        worker.wait(60)
-    (promised,) = re.findall(r"# (COMPLETED .*)", producer)
-    assert said.strip() == promised
 
 
 def test_the_jobs_of_the_readme_reach_the_queue_of_the_example(redis_dsn: str) -> None:
