@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from queue_steps import lease_end_ms
+from queue_steps import lease_end_ms, start_worker
 from rrq.client import RRQClient
 from rrq.embedded import EmbeddedRedis
 from rrq.heartbeat import LeaseKeeper
@@ -95,6 +95,24 @@ async def test_the_record_follows_the_work(settings: RRQSettings, store: JobStor
         await eventually(lambda: shows("idle (concurrency limit)", 1))
         gate.set()
         await eventually(lambda: shows("polling", 0))
+
+
+async def test_a_lone_worker_that_renews_as_rarely_as_it_may_recovers_jobs(
+    settings: RRQSettings, store: JobStore, client: RRQClient
+) -> None:
+    settings.worker_lease_seconds, settings.worker_lease_renewal_seconds = 1.5, 0.6
+    dead = await start_worker(store, "dead")
+    ran = asyncio.Event()
+
+    async def work(context: dict[str, Any]) -> None:
+        ran.set()
+
+    registry = JobRegistry()
+    registry.register("work", work)
+    await client.enqueue("work")
+    await dead.take_one()
+    async with running(RRQWorker(settings, registry)):
+        await asyncio.wait_for(ran.wait(), 20)
 
 
 async def test_many_workers_report_side_by_side(settings: RRQSettings, store: JobStore) -> None:

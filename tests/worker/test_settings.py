@@ -205,10 +205,17 @@ def test_the_lease_is_renewed_three_times_in_its_life_unless_told_otherwise() ->
     assert settings.lease_renewal_seconds == 1
 
 
-@pytest.mark.parametrize("renewal", [15, 20])
-def test_a_renewal_that_comes_after_the_end_of_the_lease_is_refused(renewal: float) -> None:
-    with pytest.raises(ValidationError, match="must be less than worker_lease_seconds"):
+@pytest.mark.parametrize("renewal", [6.1, 15, 20])
+def test_renewals_too_rare_to_notice_an_outage_are_refused(renewal: float) -> None:
+    with pytest.raises(ValidationError, match=r"may be at most 6, which is 0\.4 of worker_lease_seconds"):
         RRQSettings(worker_lease_renewal_seconds=renewal)
+
+
+def test_a_live_settings_object_never_renews_too_rarely() -> None:
+    settings = RRQSettings(worker_lease_renewal_seconds=6)
+
+    settings.worker_lease_seconds = 5
+    assert settings.lease_renewal_seconds == 2
 
 
 def test_plain_handlers_get_as_many_threads_as_there_are_slots() -> None:

@@ -38,6 +38,9 @@ __all__ = ["RRQSettings"]
 
 # Two renewals may get lost before the lease ends.
 _RENEWALS_PER_LEASE: Final = 3
+# Half a lease without any heartbeat counts as an outage of Redis, after which nobody is reaped for one lease. A fleet
+# of one worker must not look like that, also when a heartbeat is a little late.
+_LONGEST_RENEWAL_SHARE: Final = 0.4
 # From the validator through pydantic and pydantic-settings to the line that builds the settings.
 _FRAMES_TO_CALLER: Final = 4
 # What comes to mind first, and is not near enough to be found by its letters.
@@ -269,8 +272,8 @@ class RRQSettings(BaseSettings):
         default=None,
         gt=0,
         description=(
-            "Seconds between signs of life; None for a third of the lease, so that two lost ones "
-            "still leave a chance."
+            "Seconds between signs of life, at most 0.4 of the lease; None for a third of the lease, so that two "
+            "lost ones still leave a chance."
         ),
     )
     worker_crash_limit: int = Field(
@@ -337,8 +340,13 @@ class RRQSettings(BaseSettings):
     def lease_renewal_seconds(self) -> float:
         """Seconds between two renewals, with the default worked out."""
         if self.worker_lease_renewal_seconds is not None:
-            return self.worker_lease_renewal_seconds
+            # A field of a live object may be changed, which nothing validates.
+            return min(self.worker_lease_renewal_seconds, self._longest_renewal_seconds)
         return self.worker_lease_seconds / _RENEWALS_PER_LEASE
+
+    @property
+    def _longest_renewal_seconds(self) -> float:
+        return self.worker_lease_seconds * _LONGEST_RENEWAL_SHARE
 
     @property
     def health_ttl_seconds(self) -> int:
@@ -409,10 +417,12 @@ class RRQSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_lease(self) -> "RRQSettings":
-        if self.lease_renewal_seconds >= self.worker_lease_seconds:
+        if (self.worker_lease_renewal_seconds or 0.0) > self._longest_renewal_seconds:
             raise ValueError(
-                "worker_lease_renewal_seconds must be less than worker_lease_seconds, "
-                "or every lease ends before it is renewed"
+                f"worker_lease_renewal_seconds is {self.worker_lease_renewal_seconds:g}, and may be at most "
+                f"{self._longest_renewal_seconds:g}, which is 0.4 of worker_lease_seconds. Workers that renew their "
+                "lease less often cannot be told from an outage of Redis, and the jobs of dead workers would not be "
+                "recovered. Lower it, or raise worker_lease_seconds."
             )
         return self
 

@@ -425,7 +425,7 @@ async def test_what_a_child_of_a_killed_supervisor_could_not_end_need_not_wait_f
 
 async def test_a_running_job_is_cancelled_at_once(make_pod: Callable[..., Pod], client: RRQClient) -> None:
     # The next heartbeat would tell it too, much later.
-    late = {"worker_lease_seconds": 120, "worker_lease_renewal_seconds": 60}
+    late = {"worker_lease_seconds": 180, "worker_lease_renewal_seconds": 60}
     pod = await make_pod("--num-workers", "2", **late).is_up()
     [job] = await enqueue_some(client, "note", 300.0)
     await pod.has_started(1)
