@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_WAIT_MS = 3_600_000
+_SWEEPS_PAUSE_MS = 3_000
 
 
 @dataclass
@@ -31,6 +32,9 @@ class Guard:
     awaited: set[str] = field(default_factory=set)
     """Workers that have not said yet what they hold since Redis came back."""
     awaited_until_ms: int = 0
+    silent_since_ms: int | None = None
+    """The last beat before the silence for which reaping was put off; 0 when nobody had ever beaten."""
+    last_sweep_ms: int = 0
 
 
 @dataclass(kw_only=True)
@@ -89,14 +93,31 @@ class ModelFleet(ModelQueue):
         guard = self.guard
         self._follow_clock()
         has_restarted = guard.server is not None and guard.server != self.server
-        if has_restarted or self._beats_have_stopped():
-            guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
-            if has_restarted or self._fell_silent_while_waiting():
-                self._await_owners()
+        if has_restarted:
+            self._put_off_reaping()
+        else:
+            self._wait_out_silence()
+        if has_restarted or (self._beats_have_stopped() and self._fell_silent_while_waiting()):
+            self._await_owners()
         if guard.reap_not_before_ms > self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS):
             # A sweep put it off before the clock was set back, to later than any beat.
-            guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
+            self._put_off_reaping()
         guard.last_beat_ms, guard.server = self.now_ms, self.server
+
+    def _put_off_reaping(self) -> None:
+        self.guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
+        self.guard.silent_since_ms = self.guard.last_beat_ms or 0
+
+    def _wait_out_silence(self) -> None:
+        """Give the living one lease to renew, once for each silence that is swept all along."""
+        guard = self.guard
+        is_waited_out = (
+            guard.silent_since_ms == (guard.last_beat_ms or 0)
+            and 0 <= self.now_ms - guard.last_sweep_ms <= max(self.rules.lease_ms / 2, _SWEEPS_PAUSE_MS)
+            and guard.reap_not_before_ms <= self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS)
+        )
+        if self._beats_have_stopped() and not is_waited_out:
+            self._put_off_reaping()
 
     def _fell_silent_while_waiting(self) -> bool:
         guard = self.guard
@@ -242,8 +263,8 @@ class ModelFleet(ModelQueue):
 
     def sweep(self) -> int:
         """Reap whose lease has ended, unless Redis was away; returns how many jobs are due again."""
-        if self._beats_have_stopped():
-            self.guard.reap_not_before_ms = self.now_ms + self.rules.lease_ms
+        self._wait_out_silence()
+        self.guard.last_sweep_ms = self.now_ms
         if self.now_ms < self.guard.reap_not_before_ms:
             return 0
         ended = [worker_id for worker_id, ends_ms in self.leases.items() if ends_ms <= self.now_ms]

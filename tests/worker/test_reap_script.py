@@ -455,6 +455,78 @@ async def test_worker_that_stays_away_after_an_outage_is_reaped_one_lease_later(
     assert await is_queued(own_store, "1")
 
 
+@pytest.fixture
+async def operator(store: JobStore) -> AsyncIterator[JobStore]:
+    """A store with other settings than those of the workers, as an operator has it."""
+    operator = JobStore(RRQSettings(redis_dsn=store.settings.redis_dsn))
+    yield operator
+    await operator.aclose()
+
+
+async def fall_silent(worker: SteppedWorker) -> None:
+    """Beat for the last time, with a lease of half a second, and die."""
+    worker.store.settings.worker_lease_seconds = 0.5
+    await worker.beat()
+    await asyncio.sleep(0.3)  # more than half of that lease, so that the silence is noticed
+
+
+async def test_jobs_come_back_one_lease_later_when_nobody_is_left_to_beat(
+    store: JobStore, operator: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.take_one()
+    await fall_silent(worker)
+    first = await now_ms(store)
+
+    async def is_given_back() -> bool:
+        return (await operator.reap_workers()).returned == 1
+
+    await eventually(is_given_back, 10, "each sweep put off the next one", interval_seconds=0.1)
+    assert await now_ms(store) >= first + 500, "a living worker had no time to renew"
+    assert await is_queued(store, "1")
+
+
+async def test_a_beat_does_not_put_off_again_what_sweeps_wait_for(
+    store: JobStore, operator: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.take_one()
+    await fall_silent(worker)
+    put_off = (await operator.reap_workers()).put_off_until_ms
+    assert put_off is not None
+    await start_worker(store, "successor")
+    assert int(await ask(store, "HGET", store.keys.guard, "reap_not_before_ms")) == put_off
+
+
+async def test_sweeps_that_stopped_in_a_silence_tell_of_one_more_outage(
+    store: JobStore, operator: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.take_one()
+    await fall_silent(worker)
+    await operator.reap_workers()
+    # Redis was away once more, for longer than living workers were given.
+    current = await now_ms(store)
+    put_off_before = {"reap_not_before_ms": current - 1, "last_sweep_ms": current - 10_000}
+    await ask(store, "HSET", store.keys.guard, *(part for pair in put_off_before.items() for part in pair))
+    report = await operator.reap_workers()
+    assert (report.returned, report.workers) == (0, 0)
+    assert report.put_off_until_ms is not None
+    assert (await worker.beat()).state is LeaseState.ALIVE
+
+
+async def test_what_a_foreign_hand_wrote_does_not_put_off_sweeps_for_ever(
+    store: JobStore, operator: JobStore, worker: SteppedWorker
+) -> None:
+    long_ago = await now_ms(store) - 60_000
+    await ask(store, "HSET", store.keys.guard, "last_beat_ms", long_ago, "lease_ms", "1e300")
+    await operator.reap_workers()
+    await ask(store, "HSET", store.keys.guard, "reap_not_before_ms", "1e300")
+    put_off = (await operator.reap_workers()).put_off_until_ms
+    assert put_off is not None
+    assert put_off <= await now_ms(store) + 15_000
+
+
 async def test_restart_of_redis_costs_no_living_worker_its_jobs(
     make_redis: Callable[..., EmbeddedRedis],
 ) -> None:

@@ -49,8 +49,13 @@ BROKEN_SCRIPTS = {
     ),
     "an outage ends every lease": (
         "reap_workers",
-        "if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end",
+        "wait_out_silence(guard, state, state.lease_ms)",
         "",
+    ),
+    "a fleet without anybody left is never reaped": (
+        "reap_workers",
+        "if not is_waited_out then put_off_reaping(guard, state, lease_ms) end",
+        "put_off_reaping(guard, state, lease_ms)",
     ),
     "a forgotten claim is not set up again": (
         "reconcile_worker",

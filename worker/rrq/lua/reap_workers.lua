@@ -4,7 +4,7 @@
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
 -- KEYS     1 leases   2 guard   3 active workers   4 counters
--- ARGV     1 key prefix   2 lease (ms)   3 most jobs to give back in this call
+-- ARGV     1 key prefix   2 lease (ms), where no worker has announced another   3 most jobs to give back in this call
 --          4 dead letter list   5 dead letter TTL (s)   6 crash limit
 --          with a certificate: 7 worker id   8 incarnation   9 cause as JSON, '' = not a crash
 -- Returns  {jobs given back, jobs buried, workers reaped, more to do 0/1, put off until ms or -1}
@@ -90,10 +90,11 @@ if certified then
   return answer(redis.call('ZCARD', prefix .. 'active:jobs:' .. certified) > 0 and 1 or 0, -1)
 end
 
-local state = read_guard(guard)
+local state = read_guard(guard, lease_ms)
 sure('ZREM', leases, '')
-restore_leases(leases, active_workers, lease_ms)
-if beats_have_stopped(state, lease_ms) then put_off_reaping(guard, state, lease_ms) end
+restore_leases(leases, active_workers, state.lease_ms)
+wait_out_silence(guard, state, state.lease_ms)
+redis.call('HSET', guard, 'last_sweep_ms', digits(now_ms))
 if now_ms < state.reap_not_before_ms then return answer(0, state.reap_not_before_ms) end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms, 'LIMIT', 0, 100)) do
   if seen_jobs >= most then break end

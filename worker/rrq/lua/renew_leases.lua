@@ -27,7 +27,7 @@ local function await_owners(last_beat_ms)
   if last_beat_ms and last_beat_ms > now_ms then redis.call('HDEL', guard, 'restarted_ms') end
 end
 
-local state = read_guard(guard)
+local state = read_guard(guard, lease_ms)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
 sure('ZREM', leases, '')
 follow_clock(guard, state, leases)
@@ -36,18 +36,19 @@ restore_leases(leases, KEYS[3], lease_ms)
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
 local has_restarted = state.run_id and run_id ~= state.run_id
-if has_restarted or beats_have_stopped(state, lease_ms) then
-  put_off_reaping(guard, state, lease_ms)
-  -- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.
-  if has_restarted or state.claim_not_before_ms > (state.last_beat_ms or now_ms) then
-    await_owners(state.last_beat_ms)
-  end
+-- The longer lease: whoever beat last may have another.
+local put_off_ms = math.max(lease_ms, state.lease_ms)
+if has_restarted then put_off_reaping(guard, state, put_off_ms) else wait_out_silence(guard, state, put_off_ms) end
+-- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.
+if has_restarted or beats_have_stopped(state)
+  and state.claim_not_before_ms > (state.last_beat_ms or now_ms) then
+  await_owners(state.last_beat_ms)
 end
 -- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
-local latest_ms = now_ms + math.max(lease_ms, 3600000)
-if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, lease_ms) end
+local latest_ms = now_ms + math.max(lease_ms, LONGEST_LEASE_MS)
+if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, put_off_ms) end
 if state.claim_not_before_ms > latest_ms then redis.call('HDEL', guard, 'claim_not_before_ms') end
-redis.call('HSET', guard, 'last_beat_ms', now_ms, 'run_id', run_id or '')
+redis.call('HSET', guard, 'last_beat_ms', now_ms, 'lease_ms', lease_ms, 'run_id', run_id or '')
 
 -- A new process under the id of a dead one first gives back what the dead one held.
 local function register(id, incarnation, record)

@@ -4,26 +4,38 @@
 -- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
 
+-- No setting that anybody would choose; what a foreign hand has written must not keep the fleet waiting for longer.
+local LONGEST_LEASE_MS = 3600000
+-- An operator sweeps every second. With short leases, that must not look like sweeps that have stopped.
+local SWEEPS_PAUSE_MS = 3000
+
 -- A time that is no number, or one that no clock shows, is none: leases would be moved by it.
 local function moment_ms(text)
   local number = tonumber(text or '')
   if number and math.abs(number) < 2 ^ 52 then return number end
 end
 
-local function read_guard(guard)
+-- Who reaps need not be a worker: an operator does not know how long the leases of its fleets are. So each beat announces
+-- its own; `lease_ms`, the setting of the caller, counts where none is announced.
+local function read_guard(guard, lease_ms)
   local seen = sure('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
-    'claim_not_before_ms', 'run_id')
+    'claim_not_before_ms', 'run_id', 'lease_ms', 'silent_since_ms', 'last_sweep_ms')
+  local announced_ms = moment_ms(seen[5])
+  local is_lease = announced_ms and announced_ms > 0 and announced_ms <= math.max(lease_ms, LONGEST_LEASE_MS)
   return {
     last_beat_ms = moment_ms(seen[1]), reap_not_before_ms = tonumber(seen[2] or '') or 0,
     claim_not_before_ms = tonumber(seen[3] or '') or 0, run_id = seen[4],
+    lease_ms = is_lease and announced_ms or lease_ms,
+    silent_since_ms = moment_ms(seen[6]), last_sweep_ms = moment_ms(seen[7]),
   }
 end
 
--- A fleet of one beats every third of a lease; half a lease of silence is an outage.
-local function beats_have_stopped(state, lease_ms)
+-- A fleet of one beats at least every 0.4 of a lease, which the settings see to; half a lease of silence is an outage,
+-- or there is nobody left to beat.
+local function beats_have_stopped(state)
   if not state.last_beat_ms then return true end
   local gap_ms = now_ms - state.last_beat_ms
-  return gap_ms > lease_ms / 2 or gap_ms < 0
+  return gap_ms > state.lease_ms / 2 or gap_ms < 0
 end
 
 -- The clock of Redis was set back. What ends by the old time moves back with it; or a dead worker would keep its
@@ -44,7 +56,20 @@ end
 
 local function put_off_reaping(guard, state, lease_ms)
   state.reap_not_before_ms = now_ms + lease_ms
-  redis.call('HSET', guard, 'reap_not_before_ms', state.reap_not_before_ms)
+  redis.call('HSET', guard, 'reap_not_before_ms', digits(state.reap_not_before_ms),
+    'silent_since_ms', digits(state.last_beat_ms or 0))
+end
+
+-- In a silence reaping is put off by one lease, in which the living renew. Once for each silence: where nobody is left
+-- to beat, reaping that was put off anew by each sweep would never come. But sweeps that stopped as well tell of one
+-- more outage within the silence.
+local function wait_out_silence(guard, state, lease_ms)
+  if not beats_have_stopped(state) then return end
+  local unswept_ms = now_ms - (state.last_sweep_ms or 0)
+  local is_waited_out = state.silent_since_ms == (state.last_beat_ms or 0)
+    and unswept_ms >= 0 and unswept_ms <= math.max(state.lease_ms / 2, SWEEPS_PAUSE_MS)
+    and state.reap_not_before_ms <= now_ms + math.max(lease_ms, LONGEST_LEASE_MS)
+  if not is_waited_out then put_off_reaping(guard, state, lease_ms) end
 end
 
 -- A foreign hand may take all leases away at once, which reaping never does: it drops the record of a worker with
