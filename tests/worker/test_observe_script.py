@@ -177,3 +177,60 @@ async def test_whoever_listens_hears_which_queue_has_changed(store: JobStore) ->
         # That it listens may be told late, which is no name.
         assert await eventually(lambda: hear(1), message="nothing was heard") == "emails"
         assert await hear(0.05) is None
+
+
+# Orphaned jobs
+
+
+async def test_jobs_of_ended_leases_are_orphaned_in_the_queue_they_were_claimed_from(store: JobStore) -> None:
+    dead, living = (
+        await start_worker(store, "dead", queues=(QUEUE, "emails")),
+        await start_worker(store, "living"),
+    )
+    await enqueue(store, "1", "2", "3")
+    await enqueue(store, "4", queue_name="emails")
+    await living.take_one()
+    assert len(await dead.take(3)) == 3
+    seen = await store.observe([QUEUE, "emails"])
+    assert [queue.orphaned for queue in seen.queues.values()] == [0, 0]
+    assert seen.ended_leases == 0
+    await end_lease(store, "dead")
+    # It expires long before anybody may come to look.
+    await ask(store, "DEL", store.keys.worker_key("dead"))
+    before = await snapshot(store)
+    seen = await store.observe([QUEUE, "emails", "other"])
+    assert {name: queue.orphaned for name, queue in seen.queues.items()} == {
+        QUEUE: 2,
+        "emails": 1,
+        "other": 0,
+    }
+    assert [queue.due for queue in seen.queues.values()] == [0, 0, 0]
+    assert seen.ended_leases == 1
+    assert await snapshot(store) == before
+
+
+async def test_jobs_that_are_no_longer_those_of_the_dead_worker_are_not_orphaned(store: JobStore) -> None:
+    dead = await start_worker(store, "dead")
+    await enqueue(store, "of-another", "ended", "no-hash", "gone", "orphan")
+    await dead.take(5)
+    await ask(store, "HSET", "rrq:job:of-another", "worker_id", "another")
+    await ask(store, "HSET", "rrq:job:ended", "status", "COMPLETED")
+    await ask(store, "DEL", "rrq:job:no-hash", "rrq:job:gone")
+    await ask(store, "SET", "rrq:job:no-hash", "precious")
+    await end_lease(store, "dead")
+    assert (await store.observe([QUEUE])).queues[QUEUE].orphaned == 1
+
+
+async def test_a_look_at_very_many_orphaned_jobs_is_bounded(store: JobStore) -> None:
+    dead = await start_worker(store, "dead")
+    await enqueue(store, *(f"job-{number}" for number in range(700)))
+    assert len(await dead.take(700)) == 700
+    await end_lease(store, "dead")
+    for number in range(150):
+        await ask(store, "ZADD", store.keys.leases, 1, f"idle-{number}")
+    seen = await store.observe([QUEUE])
+    assert seen.ended_leases == 100
+    assert seen.queues[QUEUE].orphaned == 0, "the dead worker is the last of those whose lease has ended"
+    await ask(store, "ZREMRANGEBYSCORE", store.keys.leases, 1, 1)
+    seen = await store.observe([QUEUE])
+    assert (seen.ended_leases, seen.queues[QUEUE].orphaned) == (1, 500)

@@ -225,6 +225,8 @@ class QueueObservation:
     next_due_ms: int | None
     held: int = 0
     """Of those due, how many may not start now, because of a pause or a limit of the queue."""
+    orphaned: int = 0
+    """Jobs in hand of workers whose lease has ended, beside all others: a sweep gives them back to the queue."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ class Observation:
     """Whether anybody has set a pause or a limit, or jobs are parked: then ``admit_jobs`` has something to do."""
     paused: frozenset[str] = frozenset()
     """What is paused: ``queue:<name>``, ``function:<name>``, ``pool:<namespace>/<name>``."""
+    ended_leases: int = 0
+    """Workers whose lease has ended, for whom it is time to sweep."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def parse_cancelled_page(reply: Any) -> tuple[int, int, bool]:
 
 
 def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
-    now_ms, queues, workers, is_controlled, paused = reply
+    now_ms, queues, workers, is_controlled, paused, ended_leases = reply
     return Observation(
         now_ms,
         {
@@ -137,10 +137,11 @@ def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
                 None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
                 None if next_ms < 0 else next_ms,
                 held,
+                orphaned,
             )
             for name, figures in zip(queue_names, queues, strict=True)
             if figures
-            for due, soon, later, oldest_ms, next_ms, held in [figures]
+            for due, soon, later, oldest_ms, next_ms, held, orphaned in [figures]
         },
         {
             to_text(worker_id): WorkerObservation(
@@ -163,6 +164,7 @@ def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
         },
         bool(is_controlled),
         frozenset(to_texts(paused)),
+        ended_leases,
     )
 
 

@@ -119,6 +119,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._next_delay = settings.default_poll_delay_seconds
         self._was_woken = False
         self._idle_since: float | None = None
+        self._had_no_orphans = False
         self._failing_since: float | None = None
         self._failures = 0
 
@@ -240,6 +241,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
 
     async def _run_round(self) -> bool:
         """Poll once, or wait for a free slot; True when a burst is done."""
+        had_no_orphans, self._had_no_orphans = self._had_no_orphans, False
         free = self._free_slots()
         if free <= 0 or not self._ownership.may_claim:
             self.status = "idle (concurrency limit)"
@@ -266,8 +268,13 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             and not self._running_tasks - self._ignored_tasks
             and self._is_burst_over(claim, asked_at)
         ):
-            self.is_burst_over = True
-            return True
+            if had_no_orphans:
+                self.is_burst_over = True
+                return True
+            # With none left, one more claim at once: what came back before the look is in its queue now.
+            self._had_no_orphans = await self._is_without_orphans()
+            if self._had_no_orphans:
+                return False
         # After trouble it has waited already. Waiting for work on top of that, others would be let in before this
         # worker has told a restarted Redis what it holds.
         if has_failed:
@@ -312,6 +319,15 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             return False
         self._idle_since = self._idle_since or asked_at
         return asked_at - self._idle_since >= self.settings.worker_burst_linger_seconds
+
+    async def _is_without_orphans(self) -> bool:
+        """Whether no worker whose lease has ended still holds jobs of these queues: a sweep gives them back, maybe to us."""
+        try:
+            seen = await self.job_store.observe(self.queues, most_workers=0)
+        except REDIS_ERRORS as error:
+            await self._weather(error)
+            return False
+        return not any(queue.orphaned for queue in seen.queues.values())
 
     # Claiming
 

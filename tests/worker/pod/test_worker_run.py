@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pod import Pod
     from rrq.client import RRQClient
     from rrq.embedded import EmbeddedRedis
+    from rrq.store import JobStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -213,6 +214,36 @@ async def test_a_burst_ends_although_a_handler_ignores_its_timeout(
     await enqueue_some(client, "ignore_cancellation", 300.0, job_timeout_seconds=1)
     pod = make_pod("--burst")
     assert pod.wait() == 0
+
+
+async def test_a_burst_takes_the_jobs_of_a_pod_whose_lease_has_ended(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    quick = {"worker_lease_seconds": 2.0}
+    lost = make_pod("--burst", **quick)
+    [orphan] = await enqueue_some(client, "note", 3.0)
+    await lost.has_started(1)
+    kill_whole(lost)
+    await has_lapsed(client.job_store)
+    [own] = await enqueue_some(client, "note")
+    assert make_pod("--burst", **quick).wait() == 0
+    await all_done(client.job_store, [own, orphan], 1)
+
+
+def kill_whole(pod: Pod) -> None:
+    """Lose a pod with its node: the supervisor cannot tell of the death of its process any more."""
+    pod.signal(signal.SIGSTOP)
+    for pid in (*pod.children(), pod.pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+async def has_lapsed(store: JobStore) -> None:
+    """Wait until the lease of a dead worker has ended."""
+
+    async def is_over() -> bool:
+        return (await store.observe([])).ended_leases == 1
+
+    await eventually(is_over, 20, "the lease did not end")
 
 
 async def test_a_burst_without_redis_is_not_done(

@@ -2,11 +2,12 @@
 -- needs: context, wake, flow
 -- KEYS     1 leases   then the queues
 -- ARGV     1 key prefix   2 most workers to list   then per queue: horizon (ms), how far ahead "soon" reaches
--- Returns  {now ms, queues, workers, anything paused, limited or parked 0/1, what is paused}
+-- Returns  {now ms, queues, workers, anything paused, limited or parked 0/1, what is paused, how many leases have ended}
 --          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1,
---                  next due ms or -1, how many of those due may not start now}
+--                  next due ms or -1, how many of those due may not start now, how many are orphaned}
 --          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
 --                   incarnation, registered at (ms) or -1, attempts ended}
+--          Leases that have ended and orphaned jobs are counted up to a bound: those beyond it are seen after a sweep.
 local leases, most_workers = KEYS[1], tonumber(ARGV[2])
 local MAX_MS = 2 ^ 52
 
@@ -47,6 +48,31 @@ local function oldest_due_ms(queue)
   return oldest_ms
 end
 
+-- A job is orphaned when the lease of its worker has ended: it is in no queue, and nobody runs it before a sweep has given
+-- it back. The job itself says where it belongs, as the record of its worker may be gone.
+local MOST_ENDED, MOST_ORPHANS = 100, 500
+local ended = redis.call('ZRANGEBYSCORE', leases, '-inf', digits(now_ms), 'LIMIT', 0, MOST_ENDED)
+local orphaned = {}
+local function count_orphans(id, most)
+  local held = redis.pcall('ZRANGE', prefix .. 'active:jobs:' .. id, 0, most - 1)
+  if held.err then return 0 end
+  for _, job_id in ipairs(held) do
+    local job = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'worker_id', 'status', 'claimed_queue', 'queue_name')
+    local has_ended = job[2] == 'COMPLETED' or job[2] == 'FAILED' or job[2] == 'CANCELLED'
+    if job[1] == id and not has_ended then
+      local queue = home_queue(job[3], job[4])
+      orphaned[queue] = (orphaned[queue] or 0) + 1
+    end
+  end
+  return #held
+end
+
+local looked_at = 0
+for _, id in ipairs(#KEYS > 1 and ended or {}) do
+  if looked_at >= MOST_ORPHANS then break end
+  looked_at = looked_at + count_orphans(id, MOST_ORPHANS - looked_at)
+end
+
 local queues, workers = {}, {}
 local function observe_queue(queue, horizon_ms)
   local kind = redis.call('TYPE', queue).ok
@@ -58,7 +84,7 @@ local function observe_queue(queue, horizon_ms)
   local oldest_ms = due > 0 and oldest_due_ms(queue) or -1
   local next_ms = score_ms(redis.call('ZRANGEBYSCORE', queue, '(' .. now, '+inf', 'WITHSCORES',
     'LIMIT', 0, 1))
-  return {due, soon, total - due - soon, oldest_ms, next_ms, has_control and count_held(queue, due) or 0}
+  return {due, soon, total - due - soon, oldest_ms, next_ms, has_control and count_held(queue, due) or 0, orphaned[queue] or 0}
 end
 
 for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q], tonumber(ARGV[q + 1])) end
@@ -78,4 +104,4 @@ for i = 1, #living, 2 do
   workers[#workers + 1] = {id, pod_uid, busy, capacity, draining, record[3] or '[]', whole(living[i + 1], 0),
     record[4] or '', whole(record[5], -1), whole(record[6], 0)}
 end
-return {now_ms, queues, workers, has_control and 1 or 0, has_control and flow().paused_targets() or {}}
+return {now_ms, queues, workers, has_control and 1 or 0, has_control and flow().paused_targets() or {}, #ended}
