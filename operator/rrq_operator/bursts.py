@@ -45,6 +45,8 @@ class BurstWork:
     """Those that are due and may not start: no run is started for them."""
     is_on_hold: bool = False
     """Whether the pool is paused in Redis."""
+    orphaned: int = 0
+    """In hand of workers whose lease has ended: a run waits until they are due again, and does them."""
 
 
 def measure_work(seen: Observation | None, queues: Sequence[str], *, is_on_hold: bool) -> BurstWork:
@@ -52,7 +54,7 @@ def measure_work(seen: Observation | None, queues: Sequence[str], *, is_on_hold:
     if seen is None or any(name not in seen.queues for name in queues):
         return BurstWork(None, is_on_hold=is_on_hold)
     waiting = count_waiting(seen, queues, is_on_hold=is_on_hold)
-    return BurstWork(waiting.may_start, waiting.held, is_on_hold)
+    return BurstWork(waiting.may_start, waiting.held, is_on_hold, waiting.orphaned)
 
 
 @dataclass(frozen=True)
@@ -126,18 +128,20 @@ def decide_run(
         return RunDecision(
             None, "QueueUnreadable", "the queues cannot be read, so nothing is started", expire
         )
-    if due == 0 and work.held:
+    has_work = due > 0 or work.orphaned > 0
+    if not has_work and work.held:
         words = f"{work.held} due are held back by a pause or a limit, so nothing is started"
         return RunDecision(None, "HeldBack", words, expire)
-    if due == 0:
+    if not has_work:
         return RunDecision(None, "Idle", "nothing is due", expire)
+    found = f"{due} due and {work.orphaned} orphaned" if work.orphaned else f"{due} due"
     retry_at = _find_retry(runs)
     if retry_at > now:
         # A moment and not a wait: words that counted down would be written again and again.
         moment = f"{datetime.fromtimestamp(retry_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        words = f"{due} due; the last run failed, the next starts at {moment}"
+        words = f"{found}; the last run failed, the next starts at {moment}"
         return RunDecision(None, "BackingOff", words, expire)
-    return RunDecision(number, "Backlog", f"{due} due: run {number} starts", expire)
+    return RunDecision(number, "Backlog", f"{found}: run {number} starts", expire)
 
 
 def _find_expired(spec: JobRuns, runs: Sequence[Run]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class Metrics:
             "held": self._gauge(
                 "held_jobs", "Of those due, jobs that a pause or a limit keeps from starting."
             ),
+            "orphaned": self._gauge("orphaned_jobs", "Jobs in hand of workers whose lease has ended."),
             "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
             "oldest": self._gauge(
                 "oldest_due_age_seconds", "How long the oldest due job that may start has been due."
@@ -78,7 +79,7 @@ class Metrics:
         )
         self.returned_jobs = Counter(
             "rrq_operator_returned_jobs_total",
-            "Jobs given back because their container was reported dead.",
+            "Jobs of dead workers given back: their container was reported dead, or their lease has ended.",
             registry=self.registry,
         )
         self.is_leader = Gauge("rrq_operator_is_leader", "1 while this replica acts.", registry=self.registry)

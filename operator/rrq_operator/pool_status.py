@@ -77,6 +77,10 @@ class PoolStatus(_StatusPart):
     held: Count | None = Field(
         default=None, description="Of those due, jobs that a pause or a limit keeps from starting."
     )
+    orphaned: Count | None = Field(
+        default=None,
+        description="Jobs in hand of workers whose lease has ended; they are about to be given back.",
+    )
     due_soon: Count | None = Field(
         default=None, description="Jobs that come due before a new pod would be ready."
     )

@@ -38,6 +38,8 @@ DRAIN_SECONDS = 30.0
 #: Long enough for another replica to take over without a missed tick.
 _CRON_LOOKBACK = timedelta(seconds=30)
 _LONGEST_RETRY_SECONDS = 2.0
+#: The rest is left for the next round, or all pools would wait for it.
+_MOST_SWEEPS = 4
 
 
 class QueueTrouble(Exception):
@@ -140,6 +142,18 @@ class RedisQueues:
                 await self._store.shorten_leases(deaths.hints)
         if refusal is not None:
             raise self._trouble(refusal) from refusal
+        return returned
+
+    async def sweep(self) -> int:
+        """Give back jobs of workers whose lease has ended, so many in one go; returns how many came back."""
+        returned = 0
+        async with self._asking(writes=True):
+            for _ in range(_MOST_SWEEPS):
+                self.calls += 1
+                reaped = await self._store.reap_workers()
+                returned += reaped.returned + reaped.buried
+                if not reaped.has_more:
+                    break
         return returned
 
     async def _bury(self, certificate: DeathCertificate) -> int:

@@ -230,6 +230,7 @@ class RedisGroup:
         seen, fault = await self._observe(keys)
         if is_full and seen is not None:
             await self._report_deaths(seen)
+            await self._sweep(seen)
         started_at = monotonic()
         workers = self._sort_workers(seen)
         for key in keys:
@@ -356,6 +357,20 @@ class RedisGroup:
             else:
                 self._shell.metrics.returned_jobs.inc(returned)
                 self._hinted |= dict.fromkeys(fresh, now)
+
+    async def _sweep(self, seen: Observation) -> None:
+        """Give back the jobs of workers whose lease has ended: with its pools at zero, nobody else does."""
+        if not seen.ended_leases:
+            return
+        try:
+            returned = await self._queues.sweep()
+        except QueueTrouble as trouble:
+            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            logger.warning("jobs of lost workers not given back", extra={"error": str(trouble)})
+            return
+        self._shell.metrics.returned_jobs.inc(returned)
+        if returned:
+            logger.warning("jobs of lost workers are due again", extra={"jobs": returned})
 
     async def _publish(self, now_ms: int) -> None:
         """Tell dashboards what is new; what cannot be told now is tried again in the next round."""

@@ -34,7 +34,17 @@ _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
 #: A queue of an older pool may rightly be empty when an operator starts to look.
 _NEW_POOL_SECONDS = 3600.0
 #: What may wait for the next time that figures are written.
-_FIGURES = ("due", "held", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds", "lastDecision")
+_FIGURES = (
+    "due",
+    "held",
+    "orphaned",
+    "dueSoon",
+    "later",
+    "busy",
+    "oldestDueTime",
+    "startupSeconds",
+    "lastDecision",
+)
 
 
 class Message(NamedTuple):
@@ -252,6 +262,7 @@ class Reporter:
             {
                 "due": status.get("due"),
                 "held": status.get("held"),
+                "orphaned": status.get("orphaned"),
                 "scheduled": None
                 if "later" not in status
                 else status.get("dueSoon", 0) + status.get("later", 0),

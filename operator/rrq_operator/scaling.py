@@ -21,6 +21,8 @@ class Reason(StrEnum):
     """Why a pool has its size: stable words for conditions, metrics and ``kubectl get``."""
 
     BACKLOG = "Backlog"
+    ORPHANED = "Orphaned"
+    """Nothing else is due, but jobs are in hand of workers whose lease has ended."""
     LATENCY = "LatencyTarget"
     DUE_SOON = "DueSoon"
     RUNNING = "JobsRunning"
@@ -89,10 +91,12 @@ class Workload:
     """Jobs that are due beside those and may not start: they ask for nothing."""
     is_on_hold: bool = False
     """Whether the pool is paused in Redis."""
+    orphaned: int = 0
+    """Jobs in hand of workers whose lease has ended: work that nobody does, until a sweep makes it due again."""
 
     @property
     def demand(self) -> int:
-        return self.busy + self.due + self.due_soon
+        return self.busy + self.due + self.due_soon + self.orphaned
 
     @property
     def is_saturated(self) -> bool:
@@ -204,6 +208,8 @@ def _name_reason(workload: Workload, by_depth: int, by_latency: int) -> Reason:
         return Reason.LATENCY
     if workload.due:
         return Reason.BACKLOG
+    if workload.orphaned:
+        return Reason.ORPHANED
     if workload.due_soon:
         return Reason.DUE_SOON
     if workload.busy:
@@ -222,8 +228,9 @@ def _describe_need(
         words = "nothing is running or due"
     else:
         soon = f" + {workload.due_soon} due within {workload.soon_seconds:.0f} s" if workload.due_soon else ""
+        orphaned = f" + {workload.orphaned} orphaned" if workload.orphaned else ""
         words = (
-            f"{workload.busy} running + {workload.due} due{soon}, {policy.jobs_per_replica} per replica: "
+            f"{workload.busy} running + {workload.due} due{orphaned}{soon}, {policy.jobs_per_replica} per replica: "
             f"{by_depth} needed"
         )
         if workload.held:

@@ -68,6 +68,8 @@ class Waiting:
     may_start: int
     held: int
     due_soon: int
+    orphaned: int = 0
+    """In hand of workers whose lease has ended: they may start when a sweep has given them back."""
 
 
 def count_waiting(
@@ -79,6 +81,7 @@ def count_waiting(
     if is_on_hold:
         return Waiting(may_start=0, held=due, due_soon=0)
     held = sum(min(queue.due, queue.held) for _, queue in found)
+    orphaned = sum(queue.orphaned for name, queue in found if f"queue:{name}" not in seen.paused)
     # What comes due in a queue that is paused will only be held as well. Pools that share a queue are told what is due
     # within the longest of their horizons: a pool that starts faster has until then.
     soon = sum(
@@ -87,7 +90,7 @@ def count_waiting(
         if f"queue:{name}" not in seen.paused
         and (queue.next_due_ms is None or queue.next_due_ms <= seen.now_ms + horizon_seconds * 1000)
     )
-    return Waiting(may_start=due - held, held=held, due_soon=soon)
+    return Waiting(may_start=due - held, held=held, due_soon=soon, orphaned=orphaned)
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,7 @@ def measure_workload(
     return Workload(
         due=waiting.may_start,
         due_soon=waiting.due_soon,
+        orphaned=waiting.orphaned,
         busy=sum(worker.busy for worker in own),
         soon_seconds=memory.horizon_seconds,
         finished=sum(max(0, worker.ended - memory.workers[worker.worker_id].ended) for worker in steady),

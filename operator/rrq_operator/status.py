@@ -211,6 +211,7 @@ def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
     status |= {
         "due": sum(queue.due for queue in queues.values()),
         "held": sum(queue.due if picture.is_on_hold else queue.held for queue in queues.values()),
+        "orphaned": sum(queue.orphaned for queue in queues.values()),
         "dueSoon": sum(queue.due_soon for queue in queues.values()),
         "later": sum(queue.later for queue in queues.values()),
     }

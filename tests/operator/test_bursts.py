@@ -192,6 +192,16 @@ def test_a_pool_on_hold_starts_no_run(
     assert (decision.start, decision.reason) == (start, reason)
 
 
+def test_orphaned_jobs_start_a_run() -> None:
+    def decide_for(work: BurstWork) -> RunDecision:
+        return decide_run(JobRuns.model_validate({}), (), work, RunMemory(), NOON - 60, NOON)
+
+    alone = decide_for(BurstWork(0, held=3, orphaned=2))
+    assert (alone.start, alone.reason) == (1, "Backlog")
+    assert alone.words == "0 due and 2 orphaned: run 1 starts"
+    assert decide_for(BurstWork(None, orphaned=2)).start is None, "what is due is unknown"
+
+
 def test_ticks_that_pass_on_hold_are_not_made_up_for() -> None:
     held = decide(spec=HOURLY, is_on_hold=True, memory=RunMemory(last_schedule_at=NOON - 7200))
     assert held.schedule_at == NOON
@@ -201,12 +211,12 @@ def test_ticks_that_pass_on_hold_are_not_made_up_for() -> None:
 
 def test_what_is_measured_of_the_queues_of_a_burst() -> None:
     queues = {
-        "a": QueueObservation(5, 0, 0, None, None, held=3),
+        "a": QueueObservation(5, 0, 0, None, None, held=3, orphaned=2),
         "b": QueueObservation(4, 0, 0, None, None),
         "of others": QueueObservation(100, 0, 0, None, None),
     }
     seen = Observation(0, queues)
-    assert measure_work(seen, ["a", "b"], is_on_hold=False) == BurstWork(6, 3)
+    assert measure_work(seen, ["a", "b"], is_on_hold=False) == BurstWork(6, 3, orphaned=2)
     assert measure_work(seen, ["a", "b"], is_on_hold=True) == BurstWork(0, 9, is_on_hold=True)
     assert measure_work(seen, ["a", "unreadable"], is_on_hold=True) == BurstWork(None, is_on_hold=True)
     assert measure_work(None, ["a"], is_on_hold=False) == BurstWork(None)

@@ -72,8 +72,8 @@ def test_the_same_trouble_is_told_once() -> None:
 
 def test_pools_of_several_namespaces_are_shown_with_theirs() -> None:
     pool = seen()
-    table = build_queue_table([(pool, "default", QueueFigures(1, 0, 0, 2.0, 0))], with_namespace=True)
-    assert table.rows == [("default", "shop/emails", "1", "0", "0", "2.0s", "0")]
+    table = build_queue_table([(pool, "default", QueueFigures(1, 0, 0, 2.0, 0, 3))], with_namespace=True)
+    assert table.rows == [("default", "shop/emails", "1", "0", "0", "2.0s", "0", "3")]
 
 
 def test_a_pool_that_this_version_cannot_read_is_still_listed() -> None:

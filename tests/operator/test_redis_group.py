@@ -176,6 +176,24 @@ async def test_nothing_announced_is_seen_within_a_second(running: Bench, store: 
     assert group_module._POLL_SECONDS == 1
 
 
+@pytest.mark.usefixtures("polls_often")
+async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Bench, store: JobStore) -> None:
+    taker = running.add("emails")
+    store.settings.worker_lease_seconds = 0.5
+    worker = await start_worker(store, "of a lost node", queues=("default",))
+    await enqueue(store, "1")
+    await worker.take_one()
+    # The record of a worker does not live as long as a pool may stay at zero.
+    await ask(store, "DEL", store.keys.worker_key(worker.worker_id))
+    await eventually(lambda: taker.due == 1, 20, "nobody swept")
+    orphaned = [
+        sum(queue.orphaned for queue in this.seen.queues.values()) for _, this in taker.rounds if this.seen
+    ]
+    assert 1 in orphaned, "while the living had time to renew, the pool did not hear of the job"
+    assert orphaned[-1] == 0
+    assert b"rrq_operator_returned_jobs_total 1.0" in running.shell.metrics.expose()
+
+
 @pytest.mark.usefixtures("polls_seldom")
 async def test_only_the_pools_of_the_announced_queue_get_a_round(running: Bench, store: JobStore) -> None:
     emails, reports = running.add("emails"), running.add("reports", queues=["reports"])

@@ -62,6 +62,8 @@ class Watched:
         (Workload(due=11, due_soon=0, busy=0), 2, Reason.BACKLOG),
         (Workload(due=0, due_soon=1, busy=0), 1, Reason.DUE_SOON),
         (Workload(due=0, due_soon=0, busy=1), 1, Reason.RUNNING),
+        (Workload(due=0, due_soon=1, busy=1, orphaned=9), 2, Reason.ORPHANED),
+        (Workload(due=1, due_soon=0, busy=0, orphaned=10), 2, Reason.BACKLOG),
         (Workload(due=4, due_soon=4, busy=4), 2, Reason.BACKLOG),
         (Workload(due=2000, due_soon=0, busy=0), 20, Reason.BACKLOG),
     ],
@@ -72,6 +74,13 @@ def test_running_due_and_soon_due_jobs_ask_for_replicas(
     decision = decide(POLICY, workload)
 
     assert (decision.replicas, decision.reason) == (replicas, reason)
+
+
+def test_words_name_orphaned_jobs_only_where_there_are_any() -> None:
+    orphaned = decide(POLICY, Workload(due=0, due_soon=0, busy=0, orphaned=3))
+
+    assert orphaned.words == "0 running + 0 due + 3 orphaned, 10 per replica: 1 needed"
+    assert "orphaned" not in decide(POLICY, Workload(due=3, due_soon=0, busy=0)).words
 
 
 # Held jobs and pools on hold

@@ -113,6 +113,22 @@ def test_what_may_not_start_is_no_demand(
     assert (workload.busy, workload.is_on_hold) == (2, is_on_hold)
 
 
+@pytest.mark.parametrize(
+    ("paused", "is_on_hold", "orphaned"),
+    [(frozenset(), False, 5), (frozenset({"queue:fast"}), False, 2), (frozenset(), True, 0)],
+)
+def test_orphaned_jobs_are_demand_where_they_may_start(
+    paused: frozenset[str], is_on_hold: bool, orphaned: int
+) -> None:
+    fast, slow = replace(queue(), orphaned=3), replace(queue(), orphaned=2)
+    observation = replace(seen(fast=fast, slow=slow), paused=paused)
+
+    workload = Sized().step(observation, 0, is_on_hold=is_on_hold).workload
+
+    assert workload is not None
+    assert (workload.orphaned, workload.demand) == (orphaned, orphaned)
+
+
 def test_a_pool_on_hold_lets_its_idle_pods_go() -> None:
     pool = Sized(ready_pod("a"), ready_pod("b"))
     working = seen(worker("a1", "a", busy=3), worker("b1", "b"), fast=queue(due=90))

@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError
 
 from fleet import all_done
 from pod import Pod
+from queue_steps import start_worker
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.cron import CronJob
@@ -245,6 +246,13 @@ async def test_an_operator_may_do_what_operators_do(server: EmbeddedRedis) -> No
             assert (await queues.admit(["default"])).parked
             await admin.job_store.set_limit("function:f", None)
             assert (await queues.observe({"default": 10.0})).queues["default"].due
+            admin.job_store.settings.worker_lease_seconds = 0.3
+            await (await start_worker(admin.job_store)).take_one()
+
+        async def is_given_back() -> bool:
+            return await queues.sweep() == 1
+
+        await eventually(is_given_back, message="the operator may not sweep", interval_seconds=0.1)
         report = PoolReport("shop/emails", "Job", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "nothing", 0)
         await queues.publish(Publication((report,), frozenset({"shop/emails"}), ("shop/gone",)))
         assert await queues.read_published() == [report]

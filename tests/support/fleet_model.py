@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rrq.messages import ClaimedJob, WorkerIdentity
 
 
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 _LONGEST_WAIT_MS = 3_600_000
 _SWEEPS_PAUSE_MS = 3_000
 
@@ -68,6 +70,20 @@ class ModelFleet(ModelQueue):
 
     def has_lease(self, worker_id: str) -> bool:
         return self.leases.get(worker_id, 0) > self.now_ms
+
+    def count_orphans(self) -> Counter[str | None]:
+        """Return how many jobs of each queue are in hand of workers whose lease has ended."""
+        held = [
+            (worker_id, self.jobs.get(job_id))
+            for worker_id, ends_ms in self.leases.items()
+            if ends_ms <= self.now_ms
+            for job_id in self.held.get(worker_id, ())
+        ]
+        return Counter(
+            job.claimed_from
+            for worker_id, job in held
+            if job is not None and job.owner == worker_id and job.status not in _ENDED
+        )
 
     def set_drain(self, pod_uid: str, seconds: int) -> None:
         self.drains[pod_uid] = Expiring("1", self.now_ms + seconds * 1000)

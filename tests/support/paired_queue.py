@@ -202,17 +202,20 @@ class PairedQueue:
         seen = self.redis.do(self.store.observe(QUEUES, horizon_seconds))
         self._expect_no_change()
         model, horizon_ms = self.model, self.model.now_ms + horizon_seconds * 1000
+        orphaned = model.count_orphans()
         for name in QUEUES:
             due = list(model.queue(name).values())
             figures = seen.queues[name]
             assert figures.due == sum(due_ms <= model.now_ms for due_ms in due)
             assert figures.due_soon == sum(model.now_ms < due_ms <= horizon_ms for due_ms in due)
             assert figures.later == sum(due_ms > horizon_ms for due_ms in due)
+            assert figures.orphaned == orphaned[self.store.keys.queue_key(name)]
             assert figures.held == figures.due - min(figures.due, model.queue_room(name))
         assert seen.is_controlled == model.is_controlled()
         assert seen.paused == set(model.pauses)
         living = {worker_id for worker_id, ends_ms in model.leases.items() if ends_ms > model.now_ms}
         assert set(seen.workers) == living
+        assert seen.ended_leases == len(model.leases) - len(living)
         for worker_id, worker in seen.workers.items():
             assert worker.busy == len(model.held.get(worker_id, ()))
 

@@ -35,7 +35,7 @@ def test_calls_to_redis_are_counted_by_what_became_of_them() -> None:
 
 
 def make_figures(*, is_redis_up: bool = True) -> PodFigures:
-    seen = Observation(0, {"emails": QueueObservation(4, 1, 2, 7.5, None)})
+    seen = Observation(0, {"emails": QueueObservation(4, 1, 2, 7.5, None, orphaned=2)})
     return PodFigures(
         [
             ChildFigures(0, True, 3, 10, 99, 1.5, 50_000_000, 16),
@@ -61,7 +61,7 @@ def test_the_text_can_be_read_by_prometheus_and_names_every_metric() -> None:
     }
     assert (buckets["0.0025"], buckets["0.005"], buckets["+Inf"]) == (0, 1, 1)
     due = {s.labels["state"]: s.value for s in families["rrq_queue_jobs"].samples}
-    assert due == {"due": 4, "scheduled": 3}
+    assert due == {"due": 4, "scheduled": 3, "orphaned": 2}
     assert families["rrq_queue_oldest_due_age_seconds"].samples[0].value == 7.5
     assert families["rrq_jobs_in_flight"].samples[0].value == 3
     assert families["rrq_capacity_jobs"].samples[0].value == 10

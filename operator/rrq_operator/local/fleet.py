@@ -65,7 +65,7 @@ class Fleet(LocalPool):
             pods = {replica.uid for replica in (*self.replicas, *self.leaving)}
             self._tally.add([worker for group in workers_of(seen, pods).values() for worker in group])
         workload = step.workload
-        depth = None if workload is None else workload.due + workload.held + workload.busy
+        depth = None if workload is None else workload.due + workload.held + workload.orphaned + workload.busy
         self._history.add(Sample(depth, len(self.replicas)), now)
 
     # Flags in Redis

@@ -78,6 +78,7 @@ class RedisGroup:
         for pool in self._pools:
             await pool.run_once(seen, now)
         if seen is not None:
+            await self._sweep(seen)
             await self._publish(seen.now_ms, now)
             await self._fire_cron(seen, now)
         return seen
@@ -100,6 +101,16 @@ class RedisGroup:
         if self._unsorted != words:
             self._unsorted = words
             self._tell(words)
+
+    async def _sweep(self, seen: Observation) -> None:
+        """Give back the jobs of workers whose lease has ended: with all pools at zero, nobody else does."""
+        if not seen.ended_leases:
+            return
+        # What cannot be given back now is tried again in the next round.
+        with contextlib.suppress(*_TROUBLE):
+            if returned := (await self._store.reap_workers()).returned:
+                self._tell(f"{returned} jobs of lost workers are due again")
+                self.wake()
 
     @property
     def _horizons(self) -> Mapping[str, float]:

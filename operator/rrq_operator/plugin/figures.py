@@ -100,4 +100,6 @@ def _queue_figures(seen: _Seen, name: str) -> QueueFigures:
     if queue is None:
         # Its key holds something else: how full it is cannot be told.
         return QueueFigures(busy=busy)
-    return QueueFigures(queue.due, queue.due_soon, queue.later, queue.oldest_due_age_seconds, busy)
+    return QueueFigures(
+        queue.due, queue.due_soon, queue.later, queue.oldest_due_age_seconds, busy, queue.orphaned
+    )

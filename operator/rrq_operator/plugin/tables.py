@@ -10,7 +10,7 @@ from rrq.commands.output import Table
 from rrq_operator.plugin.pools import SeenPool
 
 TOP_COLUMNS = ("Pool", "Type", "Queues", "Due", "Oldest", "Busy", "Ready", "Reason", "Decision")
-_QUEUE_COLUMNS = ("Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy")
+_QUEUE_COLUMNS = ("Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy", "Orphaned")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class QueueFigures:
     later: int | None = None
     oldest_seconds: float | None = None
     busy: int | None = None
+    orphaned: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ def build_line(pool: SeenPool, figures: PoolFigures, now: datetime) -> PoolLine:
     oldest = status.oldest_due_time
     age = None if oldest is None else max(0.0, (now - oldest).total_seconds())
     return PoolLine(
-        pool, QueueFigures(status.due, status.due_soon, status.later, age, status.busy), is_live=False
+        pool,
+        QueueFigures(status.due, status.due_soon, status.later, age, status.busy, status.orphaned),
+        is_live=False,
     )
 
 
@@ -64,6 +67,7 @@ def add_up(queues: Iterable[QueueFigures]) -> QueueFigures:
         _sum(part.later for part in parts),
         max(ages, default=None),
         _sum(part.busy for part in parts),
+        _sum(part.orphaned for part in parts),
     )
 
 
@@ -129,6 +133,7 @@ def _queue_row(pool: SeenPool, queue: str, figures: QueueFigures, with_namespace
         _number(figures.later),
         format_duration(figures.oldest_seconds),
         _number(figures.busy),
+        _number(figures.orphaned),
     )
 
 

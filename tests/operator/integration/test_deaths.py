@@ -168,3 +168,23 @@ async def test_a_pod_that_is_merely_not_ready_is_let_alone(
     await holds(lambda: desk.replicas() == 1, 1.5, "nothing happens")
     assert await lease_seconds(store, worker) > LEASE_SECONDS / 3
     assert await worker.in_hand() == {"job"}
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "Job"}], ids=["Deployment", "Job"])
+async def test_a_pool_at_zero_starts_a_pod_for_the_job_of_a_lost_node(
+    desk: PoolDesk,
+    start_operator: Callable[..., RunningOperator],
+    fake_node: FakeNode,
+    store: JobStore,
+    redis_dsn: str,
+    kind: dict[str, str],
+) -> None:
+    store.settings.worker_lease_seconds = 3.0
+    worker = await start_worker(store, "of a lost node", pod_uid="gone")
+    await enqueue(store, "job")
+    await worker.take_one()
+    start_operator(no_leader_election="")
+    desk.apply(build_pool(redis={"url": redis_dsn}, **kind))
+    await eventually(lambda: len(desk.read_all("pods")) == 1, 60, "no pod was started for it")
+    await eventually(lambda: is_queued(store, "job"), 60, "nobody gave the job back")
+    assert await worker.in_hand() == set()

@@ -253,7 +253,7 @@ async def test_queues_tells_due_soon_later_and_running_apart(
 
         await eventually(figures, 60)
         table = plugin.run("queues").splitlines()
-        assert table[1].split() == ["Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy"]
+        assert table[1].split() == ["Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy", "Orphaned"]
         assert table[2].split()[:5] == ["mail", "emails", "3", "2", "1"]
         release.set()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from local_mode import PATIENCE_SECONDS, build_manifest
-from queue_steps import ask
+from queue_steps import ask, start_worker
 from rrq.client import JobRequest
 from rrq.flow import Limit
 from running import stays_true
@@ -49,6 +51,22 @@ async def test_a_pool_grows_from_zero_does_its_jobs_and_goes_back_to_zero(
     assert local_mode.ledger.counts("started") == {job.id: 1 for job in jobs}
     assert "grows from 0 to 3" in local_mode.output()
     assert "maxReplicas allows 3" in local_mode.output()
+
+
+@pytest.mark.parametrize("kind", [{"scaling": QUICK}, {"type": "Job", "job": {"lingerSeconds": 0}}])
+async def test_a_pool_at_zero_does_the_job_of_a_fleet_that_is_gone(
+    run_local: Callable[..., LocalMode], producer: RRQClient, kind: dict[str, Any]
+) -> None:
+    store = producer.job_store
+    store.settings.worker_lease_seconds = 2
+    [job] = await producer.enqueue_many([JobRequest("note")])
+    lost = await start_worker(store, "of a lost node", queues=("jobs",))
+    await lost.take_one()
+    local_mode = run_local(build_manifest(**kind))
+    await local_mode.says("1 orphaned")
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
+    assert local_mode.ledger.counts("effect") == {job.id: 1}
+    await local_mode.says("1 jobs of lost workers are due again")
 
 
 async def test_no_running_job_is_cut_when_the_pool_shrinks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from queue_steps import end_lease, enqueue, start_worker
 from running import run_burst
 
 if TYPE_CHECKING:
@@ -47,6 +48,20 @@ async def test_an_empty_queue_that_is_served_is_shown_on_request(
     shown = await cli.ok("queue", "list", "--show-empty")
     assert "mail" in shown
     assert "Total: 1 queues, 0 pending jobs" in shown
+
+
+async def test_a_queue_of_nothing_but_orphaned_jobs_is_listed(cli: CommandLine, store: JobStore) -> None:
+    worker = await start_worker(store, queues=("mail",))
+    await enqueue(store, "1", "2", queue_name="mail")
+    await worker.take(2)
+    await end_lease(store, worker.worker_id)
+    lines = (await cli.ok("queue", "list")).splitlines()
+    assert lines[1].split()[-1] == "Orphaned"
+    assert (lines[2].split()[0], lines[2].split()[-1]) == ("mail", "2")
+    [listed] = await cli.json("queue", "list")
+    assert (listed["queue"], listed["pending"], listed["orphaned"]) == ("mail", 0, 2)
+    stats = (await cli.json("queue", "stats", "--queue", "mail"))["queues"]
+    assert [(queue["active"], queue["orphaned"]) for queue in stats] == [(2, 2)]
 
 
 async def test_statistics_come_from_real_jobs(

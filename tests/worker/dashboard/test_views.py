@@ -141,6 +141,13 @@ def test_a_queue_says_who_paused_it_and_who_serves_it() -> None:
     assert other["pause"] is other["limit"] is other["wait_seconds"] is None
 
 
+def test_orphaned_jobs_are_told_by_queue_and_in_all() -> None:
+    queues = {name: QueueObservation(0, 0, 0, None, None, orphaned=2) for name in ("mail", "reports")}
+    seen = picture(queues=queues)
+    assert [row["orphaned"] for row in build_queue_rows(seen)] == [2, 2]
+    assert build_sample(None, seen)["orphaned"] == 4
+
+
 def test_functions_are_those_that_ran_lately_or_are_held_back() -> None:
     flow = FlowState(
         pauses={"function:send": Pause("disabled", "omar", NOW)},

@@ -22,6 +22,7 @@ from rrq.messages import QueueObservation
 from rrq.spelling import suggest
 from rrq.store import JobStore
 
+_COLUMNS = ("Queue Name", "Pending Jobs", "Next Job", "Oldest Job", "Orphaned")
 _SHOWN_ID_LENGTH = 8
 _MOST_UNSERVED_TOLD = 5
 
@@ -39,9 +40,13 @@ queue.add_command(queue_stats)
 @settings_option
 @json_option
 def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> None:
-    """List all active queues, the largest first."""
+    """List all active queues, the largest first.
+
+    Orphaned jobs are in hand of workers whose lease has ended. A worker, the operator or local mode gives them back to
+    their queue.
+    """
     queues, unserved = run_with_store(settings_path, _read_queues)
-    shown = {name: queue for name, queue in queues.items() if show_empty or _size(queue)}
+    shown = {name: queue for name, queue in queues.items() if show_empty or _size(queue) or queue.orphaned}
     ordered = sorted(shown.items(), key=lambda entry: (-_size(entry[1]), entry[0]))
     if as_json:
         print_json([_queue_json(name, queue) for name, queue in ordered])
@@ -51,7 +56,7 @@ def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> No
         print_line("No queues to display")
     else:
         rows = [_queue_row(name, queue) for name, queue in ordered]
-        print_table(Table("Active Queues", ("Queue Name", "Pending Jobs", "Next Job", "Oldest Job"), rows))
+        print_table(Table("Active Queues", _COLUMNS, rows))
         total = sum(_size(queue) for _, queue in ordered)
         print_line(f"Total: {len(ordered)} queues, {total} pending jobs")
         for note in unserved:
@@ -142,6 +147,7 @@ def _queue_row(name: str, queue: QueueObservation) -> tuple[str, ...]:
         str(_size(queue)),
         _first_due(queue) if queue.due else upcoming,
         NOTHING if age is None else f"due for {format_duration(age)}",
+        str(queue.orphaned) if queue.orphaned else NOTHING,
     )
 
 
@@ -156,6 +162,7 @@ def _queue_json(name: str, queue: QueueObservation) -> dict[str, Any]:
         "pending": _size(queue),
         "due": queue.due,
         "held": queue.held,
+        "orphaned": queue.orphaned,
         "scheduled": queue.due_soon + queue.later,
         "next_due_ms": queue.next_due_ms,
         "oldest_due_age_seconds": queue.oldest_due_age_seconds,

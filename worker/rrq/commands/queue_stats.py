@@ -12,17 +12,22 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
 from rrq.dead_letters import DeadLetterScan
-from rrq.inspection import JobScan, find_queue_names, read_served_queue_names
+from rrq.inspection import JobScan, find_queue_names, observe_queues, read_served_queue_names
 from rrq.store import JobStore
 from rrq.tallies import QueueTally
 
-_COLUMNS = ("Queue", "Total", "Pending", "Active", "Completed", "Failed", "DLQ", "Avg Wait", "Throughput")
+_COLUMNS = (
+    *("Queue", "Total", "Pending", "Active", "Completed", "Failed", "DLQ", "Avg Wait", "Throughput"),
+    "Orphaned",
+)
 
 
 @dataclass(frozen=True)
 class _QueueStats:
     name: str
     pending: int
+    orphaned: int
+    """Of those active, jobs in hand of workers whose lease has ended."""
     dead_letters: int
     tally: QueueTally
 
@@ -57,7 +62,7 @@ def queue_stats(
 ) -> None:
     """Show detailed statistics for each queue.
 
-    Pending is exact; the other figures come from the jobs that were looked at. Throughput is that of
+    Pending and orphaned are counted in full; the other figures come from the jobs that were looked at. Throughput is that of
     the last hour.
     """
     stats = run_with_store(settings_path, lambda store: _read_stats(store, queue_names, max_scan))
@@ -93,7 +98,12 @@ async def _read_stats(store: JobStore, queue_names: tuple[str, ...], max_scan: i
         | set(dead)
     )
     sizes = await store.batch_get_queue_sizes(sorted(names))
-    queues = [_QueueStats(name, size, dead[name], tallies[name]) for name, size in sizes.items()]
+    seen = await observe_queues(store, names)
+    orphaned = {name: queue.orphaned for name, queue in seen.items()}
+    queues = [
+        _QueueStats(name, size, orphaned.get(name, 0), dead[name], tallies[name])
+        for name, size in sizes.items()
+    ]
     served = await read_served_queue_names(store) if chosen else set()
     unknown = [queue.name for queue in queues if queue.name in chosen - served and not queue.total]
     return _Stats(queues, scan.is_complete and letters.is_complete, unknown)
@@ -114,6 +124,7 @@ def _row(stats: _QueueStats) -> tuple[str, ...]:
         *map(str, counts),
         format_duration(stats.tally.average_wait_seconds),
         f"{stats.tally.completed_per_minute:.1f}/min",
+        str(stats.orphaned),
     )
 
 
@@ -124,6 +135,7 @@ def _to_json(stats: _QueueStats) -> dict[str, Any]:
         "total": stats.total,
         "pending": stats.pending,
         "active": statuses["ACTIVE"],
+        "orphaned": stats.orphaned,
         "completed": statuses["COMPLETED"],
         "failed": statuses["FAILED"],
         "cancelled": statuses["CANCELLED"],

@@ -51,6 +51,7 @@ def build_sample(previous: Picture | None, picture: Picture) -> Json:
         "wait_seconds": _build_live_wait(previous, picture),
         "due": count_due(picture),
         "later": sum(queue.due_soon + queue.later for queue in picture.queues.values()),
+        "orphaned": sum(queue.orphaned for queue in picture.queues.values()),
         "parked": sum(picture.flow.parked.values()),
         "oldest_seconds": max(known_ages, default=None),
         "running": count_running(picture),

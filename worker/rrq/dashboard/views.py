@@ -30,6 +30,7 @@ def build_queue_rows(picture: Picture, *, with_minutes: bool = True) -> list[Jso
             "due": queue.due,
             "later": queue.due_soon + queue.later,
             "held": queue.held,
+            "orphaned": queue.orphaned,
             "parked": picture.flow.parked.get(f"q:{name}", 0),
             "oldest_seconds": queue.oldest_due_age_seconds,
             "next_due_ms": queue.next_due_ms,

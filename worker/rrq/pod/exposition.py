@@ -97,7 +97,9 @@ def _edge(bound: float) -> str:
 
 def _queue_families(seen: Observation | None) -> Iterator[Metric]:
     jobs = GaugeMetricFamily(
-        "rrq_queue_jobs", "Jobs in a queue: due, or scheduled.", labels=("queue", "state")
+        "rrq_queue_jobs",
+        "Jobs of a queue: due, scheduled, or orphaned (in hand of workers whose lease has ended).",
+        labels=("queue", "state"),
     )
     age = GaugeMetricFamily(
         "rrq_queue_oldest_due_age_seconds", "How long the oldest due job has waited.", labels=("queue",)
@@ -105,6 +107,7 @@ def _queue_families(seen: Observation | None) -> Iterator[Metric]:
     for name, queue in seen.queues.items() if seen is not None else ():
         jobs.add_metric((name, "due"), queue.due)
         jobs.add_metric((name, "scheduled"), queue.due_soon + queue.later)
+        jobs.add_metric((name, "orphaned"), queue.orphaned)
         age.add_metric((name,), queue.oldest_due_age_seconds or 0.0)
     yield jobs
     yield age

@@ -114,6 +114,9 @@ function judge(now) {
   if (now.due > 0 && now.workers === 0) {
     return ["bad", "dead", "Nobody works.", `${plural(now.due, "job is", "jobs are")} due and no worker is alive. Start one: rrq worker run`];
   }
+  if (now.orphaned > 0 && now.workers === 0) {
+    return ["bad", "dead", "Nobody works.", `${plural(now.orphaned, "job is", "jobs are")} orphaned: the worker is dead and no other is alive. Start one: rrq worker run`];
+  }
   if ((now.oldest_seconds ?? 0) > LATE_SECONDS) {
     return ["warn", "clock", "Falling behind.", `The oldest due job has waited ${duration(now.oldest_seconds)}; ${plural(now.due, "job is", "jobs are")} due.`];
   }
@@ -130,7 +133,7 @@ function tiles(now) {
     tile({ name: "Throughput", value: rate(mean), unit: "jobs/s", note: "in the last seconds",
       spark: sparkline(lately.filter((sample) => sample.rates).map((sample) => sample.rates.done), "Throughput in the last minute") }),
     tile({ name: "Due", value: count(now.due), href: "#/jobs?source=queued",
-      note: now.parked ? `${count(now.later)} later, ${count(now.parked)} parked` : `${count(now.later)} later`,
+      note: [`${count(now.later)} later`, now.parked ? `${count(now.parked)} parked` : null, now.orphaned ? `${count(now.orphaned)} orphaned` : null].filter(Boolean).join(", "),
       spark: sparkline(lately.map((sample) => sample.due), "Due jobs in the last minute") }),
     tile({ name: "Oldest due", value: shortDuration(now.oldest_seconds), href: "#/queues", note: "in any queue",
       tone: (now.oldest_seconds ?? 0) > LATE_SECONDS ? "warn" : null }),

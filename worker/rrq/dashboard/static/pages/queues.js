@@ -58,7 +58,7 @@ function oneQueue(queue, name, reload) {
         queue.pause.reason ? `: ${queue.pause.reason}` : "", ". Workers take nothing from it, and its jobs ask for no pod."),
       facts([
         ["Due", count(queue.due)], ["Oldest due", duration(queue.oldest_seconds)], ["Later", count(queue.later)],
-        ["Next due", when(queue.next_due_ms)], ["Held back", queue.held ? count(queue.held) : null], ["Parked", queue.parked ? count(queue.parked) : null], ["Workers", count(queue.workers)],
+        ["Next due", when(queue.next_due_ms)], ["Held back", queue.held ? count(queue.held) : null], ["Orphaned", queue.orphaned ? count(queue.orphaned) : null], ["Parked", queue.parked ? count(queue.parked) : null], ["Workers", count(queue.workers)],
         ["Mean wait", duration(queue.wait_seconds)], ["Started per minute", rate(queue.started_per_minute)],
         ["Dead in the last hour", count(queue.dead_last_hour)], ["Limit", queue.limit ? limitWords(queue.limit) : null],
       ]),
