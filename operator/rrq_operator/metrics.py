@@ -79,9 +79,13 @@ class Metrics:
         )
         self.returned_jobs = Counter(
             "rrq_operator_returned_jobs_total",
-            "Jobs of dead workers given back: their container was reported dead, or their lease has ended.",
+            "Jobs of dead workers given back, by cause: container (it was reported dead) or lease (it has ended).",
+            ("cause",),
             registry=self.registry,
         )
+        # From zero on: no increase is seen in a series that begins with its first event.
+        for cause in ("container", "lease"):
+            self.returned_jobs.labels(cause)
         self.is_leader = Gauge("rrq_operator_is_leader", "1 while this replica acts.", registry=self.registry)
         self.pools = Gauge("rrq_operator_pools", "Pools that are looked after.", registry=self.registry)
         build = Gauge(

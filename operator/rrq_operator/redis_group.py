@@ -355,7 +355,7 @@ class RedisGroup:
                 self._shell.metrics.redis_errors.labels(trouble.reason).inc()
                 logger.warning("deaths not reported", extra={"error": str(trouble)})
             else:
-                self._shell.metrics.returned_jobs.inc(returned)
+                self._shell.metrics.returned_jobs.labels("container").inc(returned)
                 self._hinted |= dict.fromkeys(fresh, now)
 
     async def _sweep(self, seen: Observation) -> None:
@@ -368,7 +368,7 @@ class RedisGroup:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
             logger.warning("jobs of lost workers not given back", extra={"error": str(trouble)})
             return
-        self._shell.metrics.returned_jobs.inc(returned)
+        self._shell.metrics.returned_jobs.labels("lease").inc(returned)
         if returned:
             logger.warning("jobs of lost workers are due again", extra={"jobs": returned})
 

@@ -191,7 +191,7 @@ async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Benc
     ]
     assert 1 in orphaned, "while the living had time to renew, the pool did not hear of the job"
     assert orphaned[-1] == 0
-    assert b"rrq_operator_returned_jobs_total 1.0" in running.shell.metrics.expose()
+    assert b'rrq_operator_returned_jobs_total{cause="lease"} 1.0' in running.shell.metrics.expose()
 
 
 @pytest.mark.usefixtures("polls_seldom")

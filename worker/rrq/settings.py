@@ -346,7 +346,8 @@ class RRQSettings(BaseSettings):
 
     @property
     def _longest_renewal_seconds(self) -> float:
-        return self.worker_lease_seconds * _LONGEST_RENEWAL_SHARE
+        # Rounded, so that 0.28 of 0.7 is not too much.
+        return round(self.worker_lease_seconds * _LONGEST_RENEWAL_SHARE, 6)
 
     @property
     def health_ttl_seconds(self) -> int:

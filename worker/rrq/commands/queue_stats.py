@@ -62,8 +62,8 @@ def queue_stats(
 ) -> None:
     """Show detailed statistics for each queue.
 
-    Pending and orphaned are counted in full; the other figures come from the jobs that were looked at. Throughput is that of
-    the last hour.
+    Pending is exact, and so are up to 500 orphaned jobs, which are in hand of workers whose lease has ended. The other
+    figures come from the jobs that were looked at. Throughput is that of the last hour.
     """
     stats = run_with_store(settings_path, lambda store: _read_stats(store, queue_names, max_scan))
     if as_json:
