@@ -199,6 +199,8 @@ class ModelQueue(ModelFlow):
             batch=options.get("batch_id", ""),
         )
         if before is not None:
+            if before.unique_key != job.unique_key:
+                self._release_unique(new.job_id, before.unique_key)
             if before.batch != job.batch:
                 self._leave_batch(new.job_id, before.batch, has_failed=True)
             if before.slots:
@@ -545,10 +547,13 @@ class ModelQueue(ModelFlow):
         job = self.jobs[job_id]
         job.status, job.expires_ms = status, self.now_ms + ttl_seconds * 1000
         self.ended[status] += 1
-        lock = self.unique_locks.get(job.unique_key)
-        if lock is not None and lock.value == job_id:
-            del self.unique_locks[job.unique_key]
+        self._release_unique(job_id, job.unique_key)
         self._leave_batch(job_id, job.batch, has_failed=status != "COMPLETED")
+
+    def _release_unique(self, job_id: str, unique_key: str) -> None:
+        lock = self.unique_locks.get(unique_key)
+        if lock is not None and lock.value == job_id:
+            del self.unique_locks[unique_key]
 
 
 def parse_kept_job(kept: Sequence[str]) -> NewJob:

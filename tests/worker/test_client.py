@@ -286,6 +286,29 @@ async def test_using_an_id_again_makes_a_new_job_of_it(client: RRQClient) -> Non
     assert await client.job_store.get_ready_job_ids("default", 9) == ["j1"]
 
 
+@pytest.mark.parametrize("new_key", ["other", None])
+async def test_an_id_used_again_with_another_unique_key_frees_the_first(
+    client: RRQClient, new_key: str | None
+) -> None:
+    await enqueue(client, "send", _job_id="report", _unique_key="once")
+    await enqueue(client, "send", _job_id="report", _unique_key=new_key)
+
+    next_of_first = await enqueue(client, "send", _unique_key="once")
+
+    assert await client.job_store.get_unique_lock_holder("once") == next_of_first.id
+    assert next_of_first.next_scheduled_run_time == next_of_first.enqueue_time
+    if new_key is not None:
+        assert await client.job_store.get_unique_lock_holder(new_key) == "report"
+
+
+async def test_an_id_used_again_frees_no_unique_key_of_another_job(client: RRQClient) -> None:
+    owner = await enqueue(client, "send", _unique_key="once")
+    await enqueue(client, "send", _job_id="duplicate", _unique_key="once")
+    await enqueue(client, "send", _job_id="duplicate")
+
+    assert await client.job_store.get_unique_lock_holder("once") == owner.id
+
+
 async def test_a_hundred_parallel_enqueues_all_arrive(client: RRQClient) -> None:
     jobs = await asyncio.gather(*(enqueue(client, "send", n) for n in range(100)))
 

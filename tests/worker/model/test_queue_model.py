@@ -113,6 +113,11 @@ BROKEN_SCRIPTS = {
         "if seen[3] and seen[3] ~= batch_id then batch().leave_batch(id, job, true) end",
         "",
     ),
+    "an id used again keeps its unique key": (
+        "enqueue_jobs",
+        "if seen[4] and seen[4] ~= unique_key then batch().release_unique(seen[4], id) end",
+        "",
+    ),
     "a clock set back keeps jobs parked": (
         "renew_leases",
         "redis.call('ZADD', prefix .. 'parked', digits(tonumber(looks[i + 1]) - set_back_ms), looks[i])",

@@ -57,7 +57,7 @@ function outcomes.done(id, job, seen, text, number)
     'attempt_token', (seen[1] or '') .. OVER)
   set_expiry(job, number)
   -- Most jobs have neither, and need nothing else to be settled.
-  if seen[4] then settle().release_unique(seen[4], id) end
+  if seen[4] then batch().release_unique(seen[4], id) end
   if seen[5] then settle().tell_waiters(id, 'COMPLETED', seen[5], number) end
   if seen[6] and seen[6] ~= ONLY_SLOTS then go_on(id, job, text, seen[1] or '') end
 end

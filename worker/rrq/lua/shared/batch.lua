@@ -1,6 +1,7 @@
--- batch: what follows from the end of a job: the next one of its chain, the callback of its batch.
+-- batch: what follows from the end of a job: its unique key is free, and the next job of its chain and the callback of
+-- its batch are enqueued.
 -- needs: context, wake, flow, enqueue
--- Both are enqueued by the very script that ends the job, so that no crash comes between.
+-- The very script that ends the job does all of it, so that no crash comes between.
 
 -- Whether these are the arguments of a job that enqueue_job can take. A foreign hand may have written them.
 local function is_kept_job(args)
@@ -53,6 +54,13 @@ local function follow_up(id, chain_text, result, token)
   enqueue_kept(first, token .. '.next')
 end
 
+-- A deferred duplicate carries the unique key without owning the lock; only the owner frees it.
+local function release_unique(unique_key, id)
+  if not unique_key or unique_key == '' then return end
+  local lock = prefix .. 'lock:unique:' .. unique_key
+  if redis.pcall('GET', lock) == id then redis.call('DEL', lock) end
+end
+
 local function end_batch(batch)
   if redis.call('EXISTS', batch .. ':pending') == 1 or redis.pcall('HGET', batch, 'open') == '1' then return end
   if redis.pcall('HSETNX', batch, 'ended', iso(now_us)) ~= 1 then return end
@@ -72,4 +80,4 @@ local function leave_batch(id, job, has_failed)
   end_batch(batch)
 end
 
-return {follow_up = follow_up, end_batch = end_batch, leave_batch = leave_batch}
+return {follow_up = follow_up, release_unique = release_unique, end_batch = end_batch, leave_batch = leave_batch}

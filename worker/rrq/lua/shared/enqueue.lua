@@ -89,10 +89,12 @@ local function seldom()
     return id
   end
 
-  -- What the earlier life of an id left behind must not reach into the new one, the expiry first of all. Its batch must
-  -- not wait for an end that never comes; unless the new life is in the same one, being sent again.
-  local function forget_earlier_life(id, job, batch_id)
-    local seen = redis.call('HMGET', job, 'slots', 'parked_in', 'batch_id')
+  -- What the earlier life of an id left behind must not reach into the new one, the expiry first of all. Its batch and
+  -- the jobs with its unique key must not wait for an end that never comes; unless the new life has the same batch or
+  -- key, being sent again.
+  local function forget_earlier_life(id, job, batch_id, unique_key)
+    local seen = redis.call('HMGET', job, 'slots', 'parked_in', 'batch_id', 'job_unique_key')
+    if seen[4] and seen[4] ~= unique_key then batch().release_unique(seen[4], id) end
     if seen[3] and seen[3] ~= batch_id then batch().leave_batch(id, job, true) end
     if seen[1] then flow().vacate(id, job, seen[1]) end
     if seen[2] then redis.pcall('ZREM', prefix .. 'parked:' .. seen[2], id) end
@@ -182,7 +184,7 @@ local function enqueue_job(args, at, queue, token, unique_ttl_seconds)
     return -1
   end
   -- Fewer new fields than were written: the id was used before.
-  if new_fields < 14 then seldom().forget_earlier_life(id, job, options and options.batch_id) end
+  if new_fields < 14 then seldom().forget_earlier_life(id, job, options and options.batch_id, unique_key) end
   if unique_key ~= '' then redis.call('HSET', job, 'job_unique_key', unique_key) end
   if trace ~= '' then redis.call('HSET', job, 'trace_context', trace) end
   local boost_ms = options and seldom().write_options(id, job, options, due_ms <= now_ms) or 0

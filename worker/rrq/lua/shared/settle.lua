@@ -41,13 +41,6 @@ local function note_attempt(job, outcome, reason)
   if is_writable then redis.call('HSET', job, 'attempts', text) end
 end
 
--- A deferred duplicate carries the unique key without owning the lock; only the owner frees it.
-local function release_unique(unique_key, id)
-  if not unique_key or unique_key == '' then return end
-  local lock = prefix .. 'lock:unique:' .. unique_key
-  if redis.pcall('GET', lock) == id then redis.call('DEL', lock) end
-end
-
 -- The hash is the truth; the stream only wakes a client that said it waits. Without the question
 -- every job would leave a stream of its own behind for a day.
 local function tell_waiters(id, status, waited_for, ttl_seconds)
@@ -78,7 +71,7 @@ local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
   -- Two for one, so that a list that has grown long shrinks again.
   drop_expired_letters(dlq, 2)
   set_expiry(job, ttl_seconds)
-  release_unique(unique_key, id)
+  batch().release_unique(unique_key, id)
   batch().leave_batch(id, job, true)
   tell_waiters(id, 'FAILED', waited_for, ttl_seconds)
 end
@@ -87,9 +80,9 @@ local function mark_cancelled(id, ttl_seconds, unique_key, waited_for)
   local job = prefix .. 'job:' .. id
   redis.call('HSET', job, 'status', 'CANCELLED', 'completion_time', iso(now_us, '+00:00'))
   set_expiry(job, ttl_seconds)
-  release_unique(unique_key, id)
+  batch().release_unique(unique_key, id)
   batch().leave_batch(id, job, true)
   tell_waiters(id, 'CANCELLED', waited_for, ttl_seconds)
 end
 
-return {count_attempt = count_attempt, queue_retry = queue_retry, note_attempt = note_attempt, release_unique = release_unique, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
+return {count_attempt = count_attempt, queue_retry = queue_retry, note_attempt = note_attempt, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
