@@ -291,6 +291,37 @@ async def test_a_cancelled_job_ends_its_part_of_the_batch(
     assert await is_queued(store, "callback")
 
 
+async def test_a_batch_lives_for_as_long_as_one_of_its_jobs(
+    store: JobStore, client: RRQClient, worker: SteppedWorker
+) -> None:
+    batch = await client.enqueue_batch(
+        [JobRequest("part")] * 2, JobRequest("whole", job_id="callback"), keep_seconds=1
+    )
+    keys = [store.keys.batch_key(batch.batch_id), store.keys.batch_pending_key(batch.batch_id)]
+    # What expires with the time that was given to the batch is gone by then.
+    await ask(store, "SET", "marker", 1, "EX", 2)
+    await worker.finish(done(await worker.take_one()))
+    assert [await ask(store, "TTL", key) for key in keys] == [-1, -1]
+
+    async def is_over() -> bool:
+        return not await ask(store, "EXISTS", "marker")
+
+    await eventually(is_over)
+    await worker.finish(done(await worker.take_one()))
+    assert await is_queued(store, "callback")
+    assert 0 < await ask(store, "TTL", keys[0]) <= 7 * 86_400
+    assert not await ask(store, "EXISTS", keys[1])
+
+
+async def test_a_batch_that_its_producer_never_completes_is_forgotten(
+    store: JobStore, client: RRQClient
+) -> None:
+    await store.open_batch("half", 2, "", 100)
+    await client.enqueue_many([JobRequest("part", options=JobOptions(batch_id="half"))])
+    assert 0 < await ask(store, "TTL", store.keys.batch_key("half")) <= 100
+    assert 0 < await ask(store, "TTL", store.keys.batch_pending_key("half")) <= 30 * 86_400
+
+
 async def test_an_empty_batch_is_over_at_once(store: JobStore, client: RRQClient) -> None:
     await client.enqueue_batch([], JobRequest("whole", job_id="callback"))
     assert await is_queued(store, "callback")

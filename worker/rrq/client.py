@@ -215,6 +215,9 @@ class RRQClient:
 
         The step that ends the last job queues the callback, which gets the keyword ``batch_id``. Nothing fires before
         all jobs are queued: a producer that fails on the way leaves a batch that never completes.
+
+        ``keep_seconds``: how long such an unfinished batch is kept; choose it longer than queueing the jobs takes. A batch
+        whose jobs are all queued is kept until the last of them has ended, and a week longer.
         """
         batch_id = new_job_id()
         callback = ""

@@ -203,7 +203,10 @@ class FlowProtocol:
     # Batches
 
     async def open_batch(self, batch_id: str, total: int, callback: str, keep_seconds: int) -> None:
-        """Prepare a batch whose jobs are still to be queued. ``callback`` is JSON, '' for none."""
+        """Prepare a batch whose jobs are still to be queued. ``callback`` is JSON, '' for none.
+
+        Without ``close_batch`` it is forgotten after ``keep_seconds``.
+        """
         key = self.keys.batch_key(batch_id)
         await self.wire.call("HSET", key, "total", total, "failed", 0, "open", 1, "callback", callback)
         await self.wire.call("EXPIRE", key, keep_seconds)

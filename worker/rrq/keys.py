@@ -174,14 +174,15 @@ class Keys:
     def batch_key(self, batch_id: str) -> str:
         """Hash describing a batch: total, failed, callback, when it ended.
 
-        Lives for 30 days, or ``keep_seconds`` of ``enqueue_batch``, and a week once the batch has ended.
+        Lives until the last job of the batch has ended, and a week longer. A batch whose jobs were not all queued, because
+        its producer failed, lives for 30 days, or ``keep_seconds`` of ``enqueue_batch``.
         """
         return f"{self.prefix}batch:{batch_id}"
 
     def batch_pending_key(self, batch_id: str) -> str:
         """Set of the jobs of a batch that have not ended.
 
-        Lives while there are any, at most 30 days after the last of them was queued.
+        Lives while there are any; at most 30 days where the producer failed before it had queued all of them.
         """
         return f"{self.batch_key(batch_id)}:pending"
 

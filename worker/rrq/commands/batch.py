@@ -61,7 +61,7 @@ async def _read(store: JobStore, batch_id: str) -> _Batch:
     if fields is None:
         raise Refusal(
             f"Batch '{batch_id}' not found. Its id is Batch.batch_id, which enqueue_batch returned; it is forgotten "
-            "when its keep_seconds are over, and RRQ_REDIS_DSN or --settings may name another Redis."
+            "a week after its last job has ended, and RRQ_REDIS_DSN or --settings may name another Redis."
         )
     return _parse(batch_id, fields)
 

@@ -113,8 +113,11 @@ local function seldom()
     if options.next then redis.call('HSET', job, 'next', options.next, 'extras', '1') end
     if options.batch_id then
       redis.call('HSET', job, 'batch_id', options.batch_id, 'extras', '1')
-      redis.call('SADD', prefix .. 'batch:' .. options.batch_id .. ':pending', id)
-      redis.call('EXPIRE', prefix .. 'batch:' .. options.batch_id .. ':pending', 2592000)
+      local pending = prefix .. 'batch:' .. options.batch_id .. ':pending'
+      -- An expiry for a producer that fails on the way; close_batch takes it off.
+      if redis.call('SADD', pending, id) == 1 and redis.call('SCARD', pending) == 1 then
+        redis.call('EXPIRE', pending, 2592000)
+      end
     end
     -- Before its time nothing may start, so only what is due already can be given a head start.
     if not options.priority or not is_due then return 0 end
