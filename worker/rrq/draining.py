@@ -11,12 +11,16 @@ import signal
 from math import inf
 from time import monotonic
 
+from rrq.ownership import Ownership
 from rrq.settings import RRQSettings
 
 logger = logging.getLogger(__name__)
 
-#: How long a cancelled handler has to end before it is left behind.
+#: How long after the grace period a cancelled handler has to end, and an outcome to be stored, before they are left
+#: behind. A supervisor waits no longer than a moment more.
 CANCEL_SECONDS = 1.0
+#: Also after handlers that took all of that time, what they left is tried once.
+_LAST_TRY_SECONDS = 0.1
 
 
 class Draining:
@@ -33,6 +37,9 @@ class Draining:
     _drain_until: float | None
     #: Set when ``_drain_until`` has moved under a drain that waits for it.
     _drain_changed: asyncio.Event
+    #: Monotonic time at which everything is left behind that was cut short; ``inf`` when nothing was.
+    _patience_ends_at: float
+    _ownership: Ownership
 
     def _setup_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -72,6 +79,9 @@ class Draining:
             logger.info("shutdown is under way already", extra={"worker_id": self.worker_id})
             return
         logger.info("shutdown requested", extra={"worker_id": self.worker_id})
+        if self._drain_until is None:
+            # From now on, like that of a supervisor: a claim that Redis does not answer may hold up the drain.
+            self._drain_until = monotonic() + self.settings.worker_shutdown_grace_period_seconds
         self._shutdown_event.set()
 
     def retire(self) -> None:
@@ -81,27 +91,37 @@ class Draining:
             self._request_shutdown()
 
     async def _drain_tasks(self) -> None:
-        """Let running jobs end within the grace period, then cancel and hand back the rest."""
-        awaited = self._running_tasks - self._ignored_tasks
+        """Let running jobs end and outcomes be stored within the grace period, then cancel and hand back the rest."""
+        reporter, jobs = self._ownership.reporter, self._running_tasks - self._ignored_tasks
+        # Not every outcome has a task that waits for it: its handler may have been given up, say.
+        awaited = jobs | reporter.tasks
         if not awaited:
             self._drain_until = None
             return
+        reporter.hurry()
         if self._drain_until is None:
             self._drain_until = monotonic() + self.settings.worker_shutdown_grace_period_seconds
         logger.info(
             "draining",
             extra={
                 "worker_id": self.worker_id,
-                "jobs": len(awaited),
+                "jobs": len(jobs),
                 "seconds": self._drain_until - monotonic(),
             },
         )
-        unfinished = await self._wait_for_tasks(awaited)
+        unfinished = await self._wait_for_tasks(awaited) - reporter.tasks
         self._drain_until = None
+        self._patience_ends_at = monotonic() + CANCEL_SECONDS
         for task in unfinished:
             task.cancel()
         if unfinished:
             await asyncio.wait(unfinished, timeout=CANCEL_SECONDS)
+
+    async def _release_claims(self) -> None:
+        """Hand back what never started, and see the last outcomes stored while the patience lasts."""
+        seconds = min(CANCEL_SECONDS, max(_LAST_TRY_SECONDS, self._patience_ends_at - monotonic()))
+        self._patience_ends_at = inf
+        await self._ownership.release(seconds)
 
     async def _wait_for_tasks(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Wait until ``_drain_until``, which may move meanwhile; returns what still runs then."""

@@ -46,6 +46,12 @@ logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 1.0
 # Of many things that are wrong in the same way, a line of the log names so many.
 _NAMED_IN_LOG = 10
+# Of jobs that must all be named, one line of the log has so many.
+_LISTED_IN_LOG = 100
+
+
+def _text(job_id: str | bytes) -> str:
+    return job_id.decode("utf-8", "backslashreplace") if isinstance(job_id, bytes) else job_id
 
 
 def timeout_of(job: Job, settings: RRQSettings) -> float:
@@ -451,7 +457,7 @@ class Ownership:
             if attempt.task is None:
                 self.give_up(attempt, "Worker stopped before the job was started. Re-queued.")
         await self.reporter.flush(flush_seconds)
-        await self.reporter.stop()
+        self._tell_unreported(await self.reporter.stop())
         if not self._is_registered:
             await self.lease.stop()
             return
@@ -474,6 +480,19 @@ class Ownership:
             logger.warning(
                 "jobs that could not be stopped are given back when this process has ended",
                 extra={"worker_id": self._host.worker_id, "jobs": remaining},
+            )
+
+    def _tell_unreported(self, outcomes: Sequence[Outcome]) -> None:
+        # All of them: their work was done, and is done again.
+        job_ids = [_text(outcome.job_id) for outcome in outcomes]
+        for start in range(0, len(job_ids), _LISTED_IN_LOG):
+            logger.error(
+                "outcomes not stored before the worker had to end; their jobs run again after its lease",
+                extra={
+                    "worker_id": self._host.worker_id,
+                    "jobs": len(job_ids),
+                    "job_ids": job_ids[start : start + _LISTED_IN_LOG],
+                },
             )
 
     def give_up(self, attempt: Attempt, reason: str) -> None:

@@ -5,6 +5,7 @@ batches. Redis being away is waited out; what the outcomes are is decided in ``w
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 _LARGEST_BATCH = 500
 _FIRST_RETRY_SECONDS = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
+# Of a worker that is to end: Redis may come back for the last moment of its grace period.
+_HURRIED_RETRY_SECONDS = 0.3
 
 #: (attempt or None when the job was never claimed, what to store, who waits for the verdict)
 _Entry = tuple[Attempt | None, Outcome, "asyncio.Future[Verdict]"]
@@ -44,6 +47,12 @@ class Reporter:
         self._waiting: list[_Entry] = []
         self._in_flight: list[_Entry] = []
         self._task: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The task that sends what is not acknowledged yet; empty when there is nothing to send."""
+        return set() if self._task is None or self._task.done() else {self._task}
 
     @property
     def unacknowledged(self) -> int:
@@ -63,19 +72,26 @@ class Reporter:
 
     async def flush(self, timeout_seconds: float) -> bool:
         """Wait until everything is acknowledged; False when the time is up before."""
-        if self._task is None or self._task.done():
+        if not self.tasks:
             return True
-        done, _ = await asyncio.wait({self._task}, timeout=timeout_seconds)
+        done, _ = await asyncio.wait(self.tasks, timeout=timeout_seconds)
         return bool(done)
 
-    async def stop(self) -> None:
-        """Give up what could not be sent; its jobs are given back when the lease ends."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        for _, _, verdict in (*self._in_flight, *self._waiting):
+    def hurry(self) -> None:
+        """Try again now, and more often from now on: the worker is to end."""
+        self._hurried.set()
+
+    async def stop(self) -> list[Outcome]:
+        """Give up what could not be sent, and return it; its jobs are given back when the lease ends."""
+        for task in self.tasks:
+            task.cancel()
+            await asyncio.wait({task})
+        given_up = [*self._in_flight, *self._waiting]
+        for _, _, verdict in given_up:
             verdict.cancel()
         self._in_flight, self._waiting = [], []
+        self._hurried.clear()
+        return [outcome for _, outcome, _ in given_up]
 
     async def _send_all(self) -> None:
         while self._waiting:
@@ -102,21 +118,29 @@ class Reporter:
                     logger.exception("outcomes not stored yet, their answer is not understood")
                     await self._get_store().wire.aclose()
                 failures += 1
-                # Back before others may claim what a restarted Redis has forgotten, which is one renewal later.
-                longest_seconds = min(
-                    _LONGEST_RETRY_SECONDS, self._get_store().settings.lease_renewal_seconds / 2
-                )
-                pause_seconds = jittered_delay_seconds(
-                    idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, longest_seconds),
-                    0.5,
-                    random.uniform,
-                )
+                pause_seconds = self._choose_pause(failures)
                 logger.warning(
                     "outcomes not stored yet, Redis gives no answer; trying again",
                     extra={"jobs": len(batch), "error": str(error), "pause_seconds": pause_seconds},
                 )
-                await asyncio.sleep(pause_seconds)
+                await self._pause(pause_seconds)
         self._settle(batch, verdicts)
+
+    def _choose_pause(self, failures: int) -> float:
+        if self._hurried.is_set():
+            return jittered_delay_seconds(_HURRIED_RETRY_SECONDS, 0.5, random.uniform)
+        # Back before others may claim what a restarted Redis has forgotten, which is one renewal later.
+        longest_seconds = min(_LONGEST_RETRY_SECONDS, self._get_store().settings.lease_renewal_seconds / 2)
+        idle_seconds = idle_delay_seconds(failures, _FIRST_RETRY_SECONDS, longest_seconds)
+        return jittered_delay_seconds(idle_seconds, 0.5, random.uniform)
+
+    async def _pause(self, seconds: float) -> None:
+        if self._hurried.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
 
     async def _send_apart(self, batch: list[_Entry], complaint: str) -> None:
         """A script failed on this batch: find the outcome that Redis cannot take, and end its job."""

@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -23,7 +24,7 @@ from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
 from rrq.cron_table import cron_group
-from rrq.draining import CANCEL_SECONDS, Draining
+from rrq.draining import Draining
 from rrq.exc import BurstFailed, LeaseLost
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.heartbeat import build_health_record
@@ -100,6 +101,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._shutdown_event = asyncio.Event()
         self._drain_changed = asyncio.Event()
         self._drain_until: float | None = None
+        self._patience_ends_at = inf
         #: Called once a second from the event loop.
         self.on_turn: Callable[[], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,7 +234,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
 
     async def _wind_down(self) -> None:
         await self._drain_tasks()
-        await self._ownership.release(CANCEL_SECONDS)
+        await self._release_claims()
         for task in (self._health_check_task, self._cron_task, self._checkup_task):
             if task is not None:
                 task.cancel()
