@@ -3,15 +3,18 @@
 Emptying a whole list is ``JobStore.requeue_dlq``; here the caller names the jobs.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rrq.inspection import read_listed_jobs
+from rrq.inspection import in_batches, read_listed_jobs
 from rrq.scripts import load_script
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob, decode
 
 _ENTRIES_PER_ROUND_TRIP = 200
+# Finding an id may mean walking the whole list, during which Redis does nothing else.
+_REQUEUED_PER_CALL = 100
 
 
 @dataclass(frozen=True)
@@ -106,4 +109,28 @@ async def requeue_dead_letters(
         [store.keys.prefix, target_queue, len(job_ids), *job_ids],
         read=lambda reply: int(reply[0]),
     )
+    return queued
+
+
+def group_by_queue(letters: Iterable[DeadLetter], default_queue: str) -> dict[str, list[str]]:
+    """Return the ids by the queue that their jobs came from; those whose job has expired with the default queue."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for letter in letters:
+        queue = letter.job.queue_name if letter.job is not None else None
+        groups[queue or default_queue].append(letter.job_id)
+    return dict(groups)
+
+
+async def requeue_by_queue(
+    store: JobStore,
+    dlq_name: str,
+    job_ids_by_queue: Mapping[str, Sequence[str]],
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Counter[str]:
+    """Queue dead letters again, each group in its queue; returns how many were queued by the short name of the queue."""
+    queued: Counter[str] = Counter()
+    for queue, job_ids in job_ids_by_queue.items():
+        for batch in in_batches(job_ids, _REQUEUED_PER_CALL):
+            queued[store.keys.queue_name(queue)] += await requeue_dead_letters(store, dlq_name, queue, batch)
+            on_progress(len(batch))
     return queued

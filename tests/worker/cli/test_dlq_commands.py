@@ -184,25 +184,45 @@ async def test_requeueing_finds_nothing(cli: CommandLine) -> None:
 async def test_all_dead_letters_run_again(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
-    await bury(client, quick, registry, "job-1", "mail/job-2")
+    await bury(client, quick, registry, "job-1", "job-2")
     shown = await cli.ok("dlq", "requeue", "--all")
     assert shown.splitlines() == [
         "Found 2 matching jobs to requeue",
-        "Successfully requeued 2 jobs from DLQ 'rrq:dlq:default' to queue 'rrq:queue:default'",
+        "Successfully requeued 2 jobs from DLQ 'rrq:dlq:default' to queue 'default'",
     ]
     assert await dead_letters(store) == []
     fields = await job_fields(store, "job-2")
-    assert (fields["status"], fields["current_retries"], fields["queue_name"]) == (
-        "PENDING",
-        "0",
-        "rrq:queue:default",
-    )
+    assert (fields["status"], fields["current_retries"], fields["queue_name"]) == ("PENDING", "0", "default")
     assert await ttl_seconds(store, "rrq:job:job-2") == -1
     registry.register("fail", lambda ctx, reason: "mended", replace=True)
     await run_burst(quick, registry)
     result = await client.get_job_status("job-2")
     assert result is not None
     assert result.result == "mended"
+
+
+async def test_dead_letters_return_to_the_queues_that_they_came_from(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2", "mail/job-3", "nameless")
+    await store.redis.hdel("rrq:job:nameless", "queue_name")
+    shown = await cli.ok("dlq", "requeue", "--all", "--as", "ada")
+    assert shown.splitlines()[1] == (
+        "Successfully requeued 4 jobs from DLQ 'rrq:dlq:default' to queues 'default' (2), 'mail' (2)"
+    )
+    assert await store.get_queued_job_ids("mail") == ["job-2", "job-3"]
+    assert await store.get_queued_job_ids("default") == ["job-1", "nameless"]
+    (entry,) = await store.read_audit()
+    assert entry.detail["queue"] == "default, mail"
+
+
+async def test_dead_letters_of_all_queues_go_to_the_one_that_is_named(
+    cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
+) -> None:
+    await bury(client, quick, registry, "job-1", "mail/job-2")
+    done = await cli.json("dlq", "requeue", "--all", "--target-queue", "slow")
+    assert (done["target_queue"], done["queues"]) == ("slow", {"slow": 2})
+    assert await store.get_queued_job_ids("slow") == ["job-1", "job-2"]
 
 
 async def test_only_chosen_dead_letters_are_requeued(

@@ -1,6 +1,7 @@
 """``rrq dlq requeue``: give dead letters a fresh start."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import click
 
@@ -13,13 +14,10 @@ from rrq.commands.output import Table, print_json, print_line, print_note, print
 from rrq.commands.progress import showing_progress
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
-from rrq.dead_letters import requeue_dead_letters
-from rrq.inspection import in_batches
+from rrq.dead_letters import group_by_queue, requeue_by_queue
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
 
-# Finding an id may mean walking the whole list, during which Redis does nothing else.
-_REQUEUE_BATCH = 100
 _SHOWN_IN_DRY_RUN = 10
 _NAMED_IN_AUDIT = 20
 
@@ -29,7 +27,8 @@ class _Order:
     """What the user asked for, with the names filled in."""
 
     choice: LetterChoice
-    target_queue: str
+    target_queue: str | None
+    """None for the queue that each job came from."""
     actor: str
     is_dry_run: bool
     is_quiet: bool
@@ -40,14 +39,19 @@ class _Order:
 class _Done:
     order: _Order
     matching: list[StoredJob]
-    requeued: int = 0
+    queued: Mapping[str, int] = field(default_factory=dict)
+    """How many were queued, by the name of the queue."""
     dropped: int = 0
     """Entries taken off the list because their jobs had expired."""
+
+    @property
+    def requeued(self) -> int:
+        return sum(self.queued.values())
 
 
 @click.command("requeue")
 @dlq_name_option
-@click.option("--target-queue", help="Queue to put them into. Default: default_queue_name of the settings.")
+@click.option("--target-queue", help="Queue to put them into. Default: the one that each came from.")
 @click.option("--queue", "queue_name", help="Only jobs that came from this queue.")
 @click.option("--function", "function_name", help="Only jobs of this function.")
 @click.option("--job-id", help="Only this job.")
@@ -79,9 +83,8 @@ def dlq_requeue(
         choice = LetterChoice(
             dlq_name or store.settings.default_dlq_name, wanted, () if job_id is None else (job_id,), limit
         )
-        queue = target_queue or store.settings.default_queue_name
         return await _requeue(
-            store, _Order(choice, queue, actor, dry_run, as_json, store.settings.default_dlq_name)
+            store, _Order(choice, target_queue, actor, dry_run, as_json, store.settings.default_dlq_name)
         )
 
     done = run_with_store(settings_path, requeue)
@@ -98,19 +101,20 @@ async def _requeue(store: JobStore, order: _Order) -> _Done:
         return _Done(order, matching)
     if matching and not order.is_quiet:
         print_line(f"Found {len(matching)} matching jobs to requeue")
-    requeued = 0
     job_ids = [letter.job_id for letter in letters]
+    groups = {order.target_queue: job_ids} if order.target_queue else None
+    if groups is None:
+        groups = group_by_queue(letters, store.settings.default_queue_name)
     with showing_progress("Requeueing", len(job_ids)) as advance:
-        for batch in in_batches(job_ids, _REQUEUE_BATCH):
-            requeued += await requeue_dead_letters(store, dlq_name, order.target_queue, batch)
-            advance(len(batch))
-    await _note(store, order, requeued, job_ids)
-    return _Done(order, matching, requeued, len(letters) - len(matching))
+        queued = await requeue_by_queue(store, dlq_name, groups, advance)
+    done = _Done(order, matching, queued, len(letters) - len(matching))
+    await _note(store, done, job_ids)
+    return done
 
 
-async def _note(store: JobStore, order: _Order, requeued: int, job_ids: list[str]) -> None:
-    queue = store.keys.queue_name(order.target_queue)
-    detail = {"jobs": requeued, "queue": queue, "ids": job_ids[:_NAMED_IN_AUDIT]}
+async def _note(store: JobStore, done: _Done, job_ids: list[str]) -> None:
+    order, queues = done.order, ", ".join(sorted(done.queued))
+    detail = {"jobs": done.requeued, "queue": queues, "ids": job_ids[:_NAMED_IN_AUDIT]}
     await store.audit(order.actor, "requeue", f"dlq:{store.keys.dlq_name(order.choice.dlq_name)}", detail)
 
 
@@ -129,7 +133,7 @@ def _print(done: _Done) -> None:
     else:
         print_line(
             f"Successfully requeued {done.requeued} jobs from DLQ '{order.choice.dlq_name}' "
-            f"to queue '{order.target_queue}'"
+            f"to {_describe_queues(done)}"
         )
         if done.requeued < count:
             print_note(f"Note: {count - done.requeued} were left alone: they have been enqueued anew.")
@@ -137,10 +141,21 @@ def _print(done: _Done) -> None:
         print_note(f"Note: {done.dropped} entries were dropped because their jobs had expired.")
 
 
+def _describe_queues(done: _Done) -> str:
+    if done.order.target_queue:
+        return f"queue '{done.order.target_queue}'"
+    # Where nothing was queued, its jobs had expired or were enqueued anew.
+    queued = {name: count for name, count in done.queued.items() if count} or done.queued
+    if len(queued) == 1:
+        return f"queue '{next(iter(queued))}'"
+    return "queues " + ", ".join(f"'{name}' ({count})" for name, count in sorted(queued.items()))
+
+
 def _to_json(done: _Done) -> dict[str, object]:
     return {
         "dlq": done.order.choice.dlq_name,
         "target_queue": done.order.target_queue,
+        "queues": dict(done.queued),
         "dry_run": done.order.is_dry_run,
         "matching": len(done.matching),
         "requeued": done.requeued,

@@ -5,23 +5,25 @@ more than that many are touched, whatever came meanwhile.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from rrq.dashboard.dead_groups import group_id_of
 from rrq.dashboard.reading import read_dead_letters
-from rrq.dead_letters import find_dead_letter, requeue_dead_letters
+from rrq.dead_letters import (
+    DeadLetter,
+    find_dead_letter,
+    group_by_queue,
+    requeue_by_queue,
+    requeue_dead_letters,
+)
 from rrq.exc import InvalidLimit
 from rrq.flow import JobFilter, PauseState, check_target
-from rrq.inspection import in_batches
 from rrq.messages import CancelCode
 from rrq.store import JobStore
 from rrq.stored_job import StoredJob
 
-# Finding an id may mean walking the whole list, during which Redis does nothing else.
-_BATCH: Final = 100
 _LONGEST_TEXT: Final = 500
 _IDS_AUDITED: Final = 20
 
@@ -103,14 +105,10 @@ class Actions:
         letters = await self._choose(order)
         if _is_dry(order):
             return Done(len(letters), f"{_jobs(len(letters))} would be queued again.")
-        by_queue: dict[str, list[str]] = defaultdict(list)
-        default = self._store.settings.default_queue_name
-        for letter in letters:
-            by_queue[letter.queue_name or default].append(letter.job_id)
-        affected = 0
-        for queue, job_ids in by_queue.items():
-            for batch in in_batches(job_ids, _BATCH):
-                affected += await requeue_dead_letters(self._store, self._dlq, queue, batch)
+        groups = group_by_queue(
+            (DeadLetter(letter.job_id, letter) for letter in letters), self._store.settings.default_queue_name
+        )
+        affected = (await requeue_by_queue(self._store, self._dlq, groups)).total()
         await self._audit_requeue(actor, [letter.job_id for letter in letters], affected)
         return Done(affected, f"{_jobs(affected)} queued again.")
 
