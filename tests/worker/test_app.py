@@ -294,6 +294,7 @@ async def test_a_failed_job_raises_its_error_where_the_result_is_wanted(app: App
     with pytest.raises(JobFailed, match="no such customer") as failure:
         await handle.result()
     assert (failure.value.job_id, failure.value.reason) == (handle.id, "no such customer")
+    assert "failed for good: ValueError: no such customer." in str(failure.value)
 
 
 async def test_a_cancelled_job_has_no_result(app: App) -> None:

@@ -60,6 +60,7 @@ def test_a_full_job_is_written_as_rrq_0_7_writes_it() -> None:
         completion_time=NOON,
         result={"ok": True},
         last_error="boom",
+        error_type="shop.Boom",
         queue_name="default",
         dlq_name="dead",
     )
@@ -78,6 +79,7 @@ def test_a_full_job_is_written_as_rrq_0_7_writes_it() -> None:
         ("job_unique_key", "ключ"),
         ("completion_time", "2024-05-06T12:00:00.123456Z"),
         ("last_error", "boom"),
+        ("error_type", "shop.Boom"),
         ("queue_name", "default"),
         ("dlq_name", "dead"),
         ("job_args", '[1, "\\u00e9", null]'),
@@ -317,6 +319,7 @@ def test_a_minimal_hash_is_a_job(read: Reader) -> None:
         "completion_time": None,
         "result": None,
         "last_error": None,
+        "error_type": None,
         "queue_name": None,
         "dlq_name": None,
         "trace_context": None,
@@ -564,6 +567,7 @@ jobs = st.builds(
     completion_time=st.none() | times,
     result=json_values,
     last_error=st.none() | texts,
+    error_type=st.none() | texts,
     queue_name=st.none() | texts,
     dlq_name=st.none() | texts,
     trace_context=st.none() | st.dictionaries(texts, texts, max_size=2),
@@ -582,7 +586,7 @@ def test_a_job_survives_being_stored(job: Job) -> None:
 def test_a_claimed_job_is_the_stored_one_without_its_outcome(job: Job) -> None:
     stored = {name.encode(): value.encode() for name, value in build_job_hash(job).items()}
     job.status, job.result, job.completion_time = JobStatus.ACTIVE, None, None
-    job.last_error = job.dlq_name = None
+    job.last_error = job.error_type = job.dlq_name = None
 
     assert claim(stored, job.id.encode()) == job
 

@@ -35,6 +35,7 @@ def test_a_job_needs_only_the_name_of_its_function() -> None:
         "completion_time": None,
         "result": None,
         "last_error": None,
+        "error_type": None,
         "queue_name": None,
         "dlq_name": None,
         "trace_context": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -100,14 +101,23 @@ def test_the_tally_of_dead_letters_knows_the_oldest_and_the_newest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "pattern"),
+    ("fields", "pattern"),
     [
-        ("order 17 of 23 failed\nmore", "order # of # failed"),
-        ("no file 0x7fa6 in 3f2b8c9e-1111-2222-3333-444455556666", "no file # in #"),
-        ("x" * 200, "x" * 80),
-        ("", "(no error text)"),
-        (None, "(no error text)"),
+        ({"last_error": "order 17 of 23 failed\nmore"}, "order # of # failed"),
+        ({"last_error": "no file 0x7fa6 in 3f2b8c9e-1111-2222-3333-444455556666"}, "no file # in #"),
+        ({"last_error": "x" * 200}, "x" * 80),
+        ({"last_error": "'user_7'", "error_type": "KeyError"}, "KeyError: 'user_#'"),
+        ({"last_error": "x" * 200, "error_type": "shop.Error404"}, "shop.Error404: " + "x" * 80),
+        ({"last_error": "", "error_type": "ValueError"}, "ValueError"),
+        ({"last_error": "", "error_type": ""}, "(no error text)"),
+        ({}, "(no error text)"),
     ],
 )
-def test_errors_of_one_kind_have_one_pattern(error: str | None, pattern: str) -> None:
-    assert error_pattern(error) == pattern
+def test_errors_of_one_kind_have_one_pattern(fields: dict[str, str], pattern: str) -> None:
+    assert error_pattern(stored(**fields)) == pattern
+
+
+def test_what_is_read_of_an_error_type_has_an_end() -> None:
+    attempt = {"outcome": "retry", "error": "boom", "error_type": "x" * 5000}
+    job = stored(error_type="x" * 5000, last_error="boom", attempts=json.dumps([attempt]))
+    assert job.described_error == job.attempts[0].described_error == "x" * 200 + ": boom"

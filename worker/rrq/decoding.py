@@ -93,17 +93,23 @@ def parse_job_hash_leniently(
     return _HashReader(job_id, _normalise(fields), lenient=True).read_job()
 
 
-def parse_job_result(status: bytes | None, result: bytes | None, last_error: bytes | None) -> JobResult:
-    """Build the answer to "how is my job doing?" from three fields; never raises."""
+def parse_job_result(
+    status: bytes | None, result: bytes | None, last_error: bytes | None, error_type: bytes | None = None
+) -> JobResult:
+    """Build the answer to "how is my job doing?" from four fields; never raises."""
     # Bytes that are no text are spelled out, which makes them an unknown status and no JSON.
+    fields = {"status": status, "result": result, "last_error": last_error, "error_type": error_type}
     texts = {
         name: value.decode("utf-8", "backslashreplace").encode()
-        for name, value in {"status": status, "result": result, "last_error": last_error}.items()
+        for name, value in fields.items()
         if value is not None
     }
     reader = _HashReader("", texts)
     return JobResult(
-        reader.read_status(), reader.read_json("result", forgiving=True), reader.read_text("last_error")
+        reader.read_status(),
+        reader.read_json("result", forgiving=True),
+        reader.read_text("last_error"),
+        reader.read_text("error_type"),
     )
 
 
@@ -183,6 +189,7 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             "completion_time": None,
             "result": None,
             "last_error": None,
+            "error_type": None,
             "queue_name": None if queue_name is None else queue_name.decode(),
             "dlq_name": None,
             "trace_context": trace,
@@ -258,6 +265,7 @@ class _HashReader:
                 "completion_time": self.read_time("completion_time"),
                 "result": self.read_json("result", forgiving=self.lenient),
                 "last_error": self.read_text("last_error"),
+                "error_type": self.read_text("error_type"),
                 "queue_name": self.read_text("queue_name"),
                 "dlq_name": self.read_text("dlq_name"),
                 "trace_context": self.read_trace_context(),

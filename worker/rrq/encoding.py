@@ -107,7 +107,7 @@ def _format_scalar(job: Job, name: str, value: object) -> str:
     if isinstance(value, datetime):
         return _format_time(value)
     text = value.value if isinstance(value, JobStatus) else str(value)
-    if name == "last_error":
+    if name in ("last_error", "error_type"):
         # The producer cannot help what some exception said: store it rather than refuse the job.
         return storable_text(text)
     if not text.isascii():

@@ -29,6 +29,8 @@ Every class survives pickling, because results cross process borders in some app
 
 from collections.abc import Sequence
 
+from rrq.error_types import describe_error
+
 __all__ = [
     "BurstFailed",
     "EnqueueError",
@@ -77,16 +79,21 @@ class JobNotFound(RRQError):
 
 
 class JobFailed(RRQError):
-    """A job that somebody waited for is dead-lettered; ``reason`` is the error of its last attempt."""
+    """A job that somebody waited for is dead-lettered; ``reason`` is the error of its last attempt.
 
-    def __init__(self, job_id: str, reason: str) -> None:
-        super().__init__(job_id, reason)
+    ``error_type`` names the exception that it was, as a traceback does; None where no handler raised one.
+    """
+
+    def __init__(self, job_id: str, reason: str, error_type: str | None = None) -> None:
+        super().__init__(job_id, reason, error_type)
         self.job_id = job_id
         self.reason = reason
+        self.error_type = error_type
 
     def __str__(self) -> str:
+        error = describe_error(self.error_type, self.reason) or "no error was stored"
         return (
-            f"Job {self.job_id} failed for good: {self.reason}. 'rrq job show {self.job_id}' tells more; "
+            f"Job {self.job_id} failed for good: {error}. 'rrq job show {self.job_id}' tells more; "
             "it is among the dead letters, from where it can be requeued."
         )
 

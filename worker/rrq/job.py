@@ -67,6 +67,9 @@ class Job(BaseModel):
     completion_time: datetime | None = None
     result: Any | None = None
     last_error: str | None = None
+    error_type: str | None = Field(
+        default=None, description="The exception behind last_error, named as in a traceback."
+    )
     queue_name: str | None = Field(default=None, description="As the producer spelled it.")
     dlq_name: str | None = None
     trace_context: dict[str, str] | None = Field(
@@ -81,3 +84,5 @@ class JobResult:
     status: JobStatus
     result: Any | None = None
     last_error: str | None = None
+    error_type: str | None = None
+    """The exception behind ``last_error``, named as in a traceback; None where no handler raised one."""

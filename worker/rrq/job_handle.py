@@ -48,7 +48,7 @@ class JobHandle(Generic[R_co]):
             case JobStatus.COMPLETED:
                 return cast(R_co, seen.result)
             case JobStatus.FAILED:
-                raise JobFailed(self.id, seen.last_error or "no error was stored")
+                raise JobFailed(self.id, seen.last_error or "", seen.error_type)
             case JobStatus.CANCELLED:
                 raise JobCancelled(self.id)
             case status:

@@ -131,6 +131,7 @@ class Outcome(NamedTuple):
     number: int | float = 0
     key: str = ""
     traceback: str = ""
+    error_type: str = ""
 
 
 class Verdict(IntEnum):

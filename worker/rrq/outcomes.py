@@ -20,6 +20,7 @@ from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
 from rrq.connection import REDIS_ERRORS
 from rrq.context import JobContext
 from rrq.encoding import encode_result, storable_text
+from rrq.error_types import describe_error, name_error_type
 from rrq.exc import RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
@@ -197,16 +198,19 @@ class JobOutcomes:
 
     async def _retry_or_bury(self, job: Job, error: Exception, queue_name: str, delay_ms: int | None) -> None:
         attempts = job.current_retries + 1
-        trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+        trace, error_type = (
+            "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
+            name_error_type(error),
+        )
         if attempts >= job.max_retries:
-            await self._move_to_dlq(job, queue_name, str(error), trace)
+            await self._move_to_dlq(job, queue_name, str(error), trace, error_type)
             return
         if delay_ms is None:
             delay_ms = self._calculate_backoff_ms(job.model_copy(update={"current_retries": attempts}))
         queue_key = self.job_store.keys.queue_key(job.queue_name or self.settings.default_queue_name)
         if self._traces:
             await self._leave_trace(job)
-        await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace)
+        await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace, error_type)
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_retrying", job, attempts)
 
@@ -222,17 +226,18 @@ class JobOutcomes:
 
     async def _handle_job_timeout(self, job: Job, queue_name: str, error_message: str) -> None:
         logger.warning("job timed out", extra=self._fields(job))
-        await self._move_to_dlq(job, queue_name, error_message)
+        await self._move_to_dlq(job, queue_name, error_message, error_type=TimeoutError.__name__)
 
     async def _handle_fatal_job_error(self, job: Job, queue_name: str, error_message: str) -> None:
         logger.error("job cannot be run", extra=self._fields(job) | {"error": error_message})
         await self._move_to_dlq(job, queue_name, error_message)
 
-    async def _move_to_dlq(self, job: Job, queue_name: str, error_message: str, trace: str = "") -> None:
+    async def _move_to_dlq(
+        self, job: Job, queue_name: str, error_message: str, trace: str = "", error_type: str = ""
+    ) -> None:
         """Count the attempt and put the job on the dead letter list."""
-        logger.warning(
-            "job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error_message}
-        )
+        error = describe_error(error_type, error_message)
+        logger.warning("job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error})
         if self._traces:
             # For the attempt that follows if somebody has the dead letter run again.
             await self._leave_trace(job)
@@ -243,6 +248,7 @@ class JobOutcomes:
             self.settings.default_dlq_result_ttl_seconds,
             self.job_store.keys.dlq_key(self.settings.default_dlq_name),
             trace,
+            error_type,
         )
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_failed", job, RuntimeError(error_message))
@@ -277,6 +283,7 @@ class JobOutcomes:
         number: float = 0,
         key: str = "",
         trace: str = "",
+        error_type: str = "",
     ) -> None:
         attempt = self._ownership.book.find(job)
         token = ""
@@ -289,7 +296,7 @@ class JobOutcomes:
         if self._traces:
             self._traces.end(job, kind, text)
         outcome = Outcome(
-            job.id, token, kind, storable_text(text), number, key, trace and storable_text(trace)
+            job.id, token, kind, storable_text(text), number, key, trace and storable_text(trace), error_type
         )
         verdict = self._ownership.reporter.submit(attempt, outcome)
         # The handler has ended: its slot may be claimed for while the outcome is on its way.

@@ -259,6 +259,7 @@ class JobStore(QueueProtocol, FlowProtocol):
                 raise ResponseError(f"WRONGTYPE {self.keys.dlq_key(dlq_name)} is not a list")
             async with self.redis.pipeline(transaction=True) as pipe:
                 pipe.hset(key, mapping=outcome)  # type: ignore[arg-type]  # dict is invariant
+                pipe.hdel(key, "error_type")
                 pipe.lpush(self.keys.dlq_key(dlq_name), job_id)
                 pipe.expire(key, self.settings.default_dlq_result_ttl_seconds)
                 await pipe.execute()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rrq.error_types import LONGEST_ERROR_TYPE, describe_error
+
 #: Enough for every list and statistic; arguments and results may be megabytes and are left out.
 LISTED_FIELDS: Final[tuple[str, ...]] = (
     "function_name",
@@ -22,6 +24,7 @@ LISTED_FIELDS: Final[tuple[str, ...]] = (
     "current_retries",
     "max_retries",
     "last_error",
+    "error_type",
 )
 
 _TIME_FIELDS: Final = ("enqueue_time", "next_scheduled_run_time", "start_time", "completion_time")
@@ -45,6 +48,12 @@ class StoredAttempt:
     error: str = ""
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    error_type: str = ""
+
+    @property
+    def described_error(self) -> str:
+        """``Type: message``, as far as they are known."""
+        return describe_error(self.error_type, self.error) or ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,16 @@ class StoredJob:
     @property
     def last_error(self) -> str | None:
         return self.fields.get("last_error")
+
+    @property
+    def error_type(self) -> str | None:
+        """Which exception that was; None for older records, and where no handler raised one."""
+        return (self.fields.get("error_type") or "")[:LONGEST_ERROR_TYPE] or None
+
+    @property
+    def described_error(self) -> str | None:
+        """``Type: message``, as far as they are known."""
+        return describe_error(self.error_type, self.last_error)
 
     @property
     def args(self) -> Any:
@@ -201,9 +220,11 @@ def decode(value: Any) -> str:
 
 
 def _parse_attempt(entry: Mapping[str, Any]) -> StoredAttempt:
-    outcome, worker, error = (str(entry.get(name) or "") for name in ("outcome", "worker", "error"))
+    outcome, worker, error, error_type = (
+        str(entry.get(name) or "") for name in ("outcome", "worker", "error", "error_type")
+    )
     start, end = (_parse_time(str(entry.get(name) or "")) for name in ("start", "end"))
-    return StoredAttempt(outcome, worker, error, start, end)
+    return StoredAttempt(outcome, worker, error, start, end, error_type[:LONGEST_ERROR_TYPE])
 
 
 def _parse_time(text: str | None) -> datetime | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from rrq.error_types import describe_error
 from rrq.stored_job import StoredJob
 
 _THROUGHPUT_WINDOW: Final = timedelta(hours=1)
@@ -65,7 +66,7 @@ class DeadLetterTally:
         self.retries += job.retries
         self.queues[queue_name] += 1
         self.functions[job.function_name or "(unknown)"] += 1
-        self.errors[error_pattern(job.last_error)] += 1
+        self.errors[error_pattern(job)] += 1
         failed_at = job.completed_at
         if failed_at is not None:
             self.oldest = failed_at if self.oldest is None else min(self.oldest, failed_at)
@@ -76,9 +77,8 @@ class DeadLetterTally:
         return self.retries / self.jobs if self.jobs else None
 
 
-def error_pattern(error: str | None) -> str:
-    """Return what errors of one kind have in common: the first line, with what varies as ``#``."""
-    lines = (error or "").strip().splitlines()
-    if not lines:
-        return "(no error text)"
-    return _VARIABLE.sub("#", lines[0])[:_LONGEST_PATTERN]
+def error_pattern(job: StoredJob) -> str:
+    """Return what errors of one kind have in common: the type, and the first line with what varies as ``#``."""
+    lines = (job.last_error or "").strip().splitlines()
+    message = _VARIABLE.sub("#", lines[0])[:_LONGEST_PATTERN] if lines else ""
+    return describe_error(job.error_type, message) or "(no error text)"

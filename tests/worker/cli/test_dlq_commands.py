@@ -42,7 +42,7 @@ async def test_dead_letters_are_listed_newest_first(
     for column in ("Job ID", "Function", "Queue", "Error", "Failed At", "Retries"):
         assert column in lines[1]
     assert [line.split()[0] for line in lines[2:5]] == ["a-job-with-a-very-...", "job-2", "job-1"]
-    assert "order job-2 is broken" in lines[3]
+    assert "ValueError: order job-2 is broken" in lines[3]
     assert lines[5] == "Showing 1-3 of 3 jobs"
 
 
@@ -124,7 +124,7 @@ async def test_statistics_show_what_failures_have_in_common(
     stats = await cli.json("dlq", "stats")
     assert stats["by_queue"] == {"default": 2, "mail": 1}
     assert stats["by_function"] == {"fail": 3}
-    assert stats["error_patterns"] == {"order # is broken": 3}
+    assert stats["error_patterns"] == {"ValueError: order # is broken": 3}
     assert stats["oldest"] <= stats["newest"]
 
 
@@ -152,7 +152,7 @@ async def test_a_dead_letter_is_inspected(
     assert "Failed At: 2" in shown
     assert 'Arguments: ["no such order"]' in shown
     assert "Keyword Arguments: {}" in shown
-    assert "Error Information: no such order" in shown
+    assert "Error Information: ValueError: no such order" in shown
     assert "Traceback:\n  Traceback (most recent call last):" in shown
     assert "Unique Key: order:7" in shown
     assert (await cli.json("dlq", "inspect", "job-1"))["job_args"] == ["no such order"]

@@ -57,7 +57,7 @@ async def test_a_failed_job_is_shown_with_error_and_traceback(
     await run_burst(quick, registry)
     shown = await cli.ok("job", "show", "job-1")
     assert "Status: FAILED" in shown
-    assert "Error: no such order" in shown
+    assert "Error: ValueError: no such order" in shown
     assert "Traceback:\n  Traceback (most recent call last):" in shown
     assert "Retries: 1 of 1" in shown
 

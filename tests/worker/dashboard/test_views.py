@@ -285,15 +285,17 @@ def test_letters_of_one_cause_are_one_group() -> None:
         ),
         stored("3", last_error="order 17 not found", function_name="refund"),
         stored("4", last_error="timeout at 0xdeadbeef", completion_time=ended[1]),
+        stored("5", last_error="order 18 not found", error_type="KeyError"),
     ]
     groups = group_dead_letters(jobs, KEYS)
     assert [(group.function, group.pattern, group.job_ids) for group in groups] == [
         ("charge", "order # not found", ["1", "2"]),
+        ("charge", "KeyError: order # not found", ["5"]),
         ("charge", "timeout at #", ["4"]),
         ("refund", "order # not found", ["3"]),
     ]
     told = build_dead_letters(jobs, 9, KEYS)
-    assert (told["total"], told["looked_at"], told["group_count"]) == (9, 4, 3)
+    assert (told["total"], told["looked_at"], told["group_count"]) == (9, 5, 4)
     first = told["groups"][0]
     assert first["queues"] == {"payments": 1, "other": 1}
     assert first["last_ms"] - first["first_ms"] == 8 * 60_000

@@ -47,7 +47,7 @@ def _describe(job: StoredJob) -> Iterator[tuple[str, str]]:
         yield "Unique Key", job.fields["job_unique_key"]
     yield "Arguments", format_value(job.args or [])
     yield "Keyword Arguments", format_value(job.kwargs or {})
-    yield "Error Information", job.last_error or NOTHING
+    yield "Error Information", job.described_error or NOTHING
     if job.fields.get("crash_history"):
         yield "Crashes", format_value(job.json("crash_history"))
     if job.fields.get("traceback"):

@@ -132,7 +132,7 @@ def dead_letter_row(job: StoredJob) -> tuple[str, ...]:
         shorten(job.job_id, _SHOWN_ID_LENGTH),
         job.function_name or NOTHING,
         job.queue_name or NOTHING,
-        shorten(job.last_error, _SHOWN_ERROR_LENGTH),
+        shorten(job.described_error, _SHOWN_ERROR_LENGTH),
         format_time(job.completed_at),
         str(job.retries),
     )

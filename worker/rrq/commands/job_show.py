@@ -82,8 +82,8 @@ def _describe(job: StoredJob, wait: str | None) -> Iterator[tuple[str, str]]:
     yield "Keyword Arguments", format_value(job.kwargs or {})
     if job.status == "COMPLETED":
         yield "Result", format_value(job.result)
-    if job.last_error:
-        yield "Error", job.last_error
+    if job.described_error:
+        yield "Error", job.described_error
     if job.fields.get("traceback"):
         yield "Traceback", job.fields["traceback"]
 
@@ -115,5 +115,5 @@ def _describe_attempt(attempt: StoredAttempt) -> str:
     took = None
     if attempt.started_at is not None and attempt.ended_at is not None:
         took = max(0.0, (attempt.ended_at - attempt.started_at).total_seconds())
-    error = f": {attempt.error}" if attempt.error else ""
+    error = f": {attempt.described_error}" if attempt.described_error else ""
     return f"{started} by {worker}, {attempt.outcome or 'ended'} after {format_duration(took)}{error}"

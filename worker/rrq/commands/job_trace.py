@@ -66,7 +66,7 @@ def build_timeline(job: StoredJob) -> list[Event]:
     if job.status == "RETRYING" and job.attempts:
         events.append(Event("Retry Due", job.due_at))
     if job.has_ended:
-        reason = job.last_error if job.status == "FAILED" else None
+        reason = job.described_error if job.status == "FAILED" else None
         events.append(Event(_END_BY_STATUS[job.status], job.completed_at, reason or ""))
     # An event without a time keeps its place behind the one before it.
     latest = _LONG_AGO
@@ -85,7 +85,7 @@ def _attempts(job: StoredJob) -> Iterator[Event]:
         is_final = number == len(job.attempts) and job.status == "FAILED" and attempt.outcome == "dead"
         if not is_final:
             name = _END_BY_OUTCOME.get(attempt.outcome, "Attempt Failed")
-            yield Event(name, attempt.ended_at, attempt.error)
+            yield Event(name, attempt.ended_at, attempt.described_error)
 
 
 def _start(at: datetime, worker: str | None) -> Event:
@@ -102,7 +102,7 @@ def _forgotten_retries(job: StoredJob) -> list[Event]:
     earlier = [Event(f"Retry {number}", None) for number in range(first, count)]
     if job.attempts:
         return [*earlier, Event(f"Retry {count}", None)]
-    return [*earlier, Event(f"Retry {count}", job.due_at, job.last_error or "")]
+    return [*earlier, Event(f"Retry {count}", job.due_at, job.described_error or "")]
 
 
 def _total_seconds(events: list[Event]) -> float | None:

@@ -129,5 +129,5 @@ def _dead_letter_row(letter: DeadLetter) -> tuple[str, ...]:
     job = letter.job
     if job is None:
         return (letter.job_id, NOTHING, NOTHING, "(the job has expired)")
-    error = shorten(job.last_error, _ERROR_LENGTH)
+    error = shorten(job.described_error, _ERROR_LENGTH)
     return (letter.job_id, job.function_name or NOTHING, format_time(job.completed_at), error)

@@ -31,7 +31,7 @@ class DeadGroup:
 
     def add(self, job: StoredJob, queue: str) -> None:
         if not self.job_ids:
-            self.example = first_line(job.last_error) or ""
+            self.example = first_line(job.described_error) or ""
         self.job_ids.append(job.job_id)
         self.queues[queue] += 1
         ended = job.completed_at
@@ -41,7 +41,7 @@ class DeadGroup:
 
 
 def group_id_of(job: StoredJob) -> str:
-    name = f"{job.function_name or ''}\0{error_pattern(job.last_error)}"
+    name = f"{job.function_name or ''}\0{error_pattern(job)}"
     return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -51,9 +51,7 @@ def group_dead_letters(jobs: Iterable[StoredJob], keys: Keys) -> list[DeadGroup]
     for job in jobs:
         group_id = group_id_of(job)
         if group_id not in groups:
-            groups[group_id] = DeadGroup(
-                group_id, job.function_name or "(no function)", error_pattern(job.last_error)
-            )
+            groups[group_id] = DeadGroup(group_id, job.function_name or "(no function)", error_pattern(job))
         groups[group_id].add(job, keys.queue_name(job.queue_name) if job.queue_name else "(no queue)")
     return sorted(groups.values(), key=lambda group: (-len(group.job_ids), group.function, group.pattern))
 

@@ -55,7 +55,7 @@ def _describe_job(job: StoredJob, keys: Keys, now: datetime) -> Json:
         "ended_ms": to_ms(job.completed_at),
         "retries": job.retries,
         "max_retries": job.number("max_retries"),
-        "error": first_line(job.last_error),
+        "error": first_line(job.described_error),
         "run_seconds": job.run_seconds(now),
         "wait_seconds": job.wait_seconds(),
         "worker": job.fields.get("worker_id"),
@@ -69,7 +69,7 @@ def build_job(found: FoundJob, keys: Keys, now: datetime, rules: ValueRules) -> 
     return {
         **_describe_job(job, keys, now),
         "is_dead_letter": found.is_dead_letter,
-        "error": job.last_error,
+        "error": job.described_error,
         "traceback": job.fields.get("traceback"),
         "timeout_seconds": job.number("job_timeout_seconds"),
         "result_ttl_seconds": job.number("result_ttl_seconds"),
@@ -119,7 +119,7 @@ def build_timeline(job: StoredJob, now: datetime) -> list[Json]:
         events.append(_event(kind, job.due_at))
     elif not any(event["kind"] in ("dead", "cancelled") for event in events):
         kind = "dead" if job.status == "FAILED" else "cancelled"
-        error = first_line(job.last_error) if kind == "dead" else None
+        error = first_line(job.described_error) if kind == "dead" else None
         events.append({**_event(kind, job.started_at, job.completed_at), "worker": worker, "error": error})
     return [event for event in events if event["at_ms"] is not None or event.get("ended_ms") is not None]
 
@@ -128,7 +128,7 @@ def _describe_attempt(attempt: StoredAttempt) -> Json:
     return {
         **_event(attempt.outcome or "ended", attempt.started_at, attempt.ended_at),
         "worker": attempt.worker or None,
-        "error": first_line(attempt.error),
+        "error": first_line(attempt.described_error),
     }
 
 

@@ -72,7 +72,7 @@ def matches(query: JobQuery, keys: Keys, job_id: str, job: StoredJob | None) -> 
     # A list of one queue holds nothing else, whatever its jobs say about where they came from.
     if query.queue and query.source != "queued" and queue != keys.queue_name(query.queue):
         return False
-    fields = (job.function_name, job.last_error, queue) if job is not None else ()
+    fields = (job.function_name, job.described_error, queue) if job is not None else ()
     return any(query.text.lower() in (value or "").lower() for value in (job_id, *fields))
 
 

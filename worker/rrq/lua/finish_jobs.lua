@@ -4,7 +4,8 @@
 -- An attempt that has ended marks its token, also against an 0.7 worker that would run on under it:
 -- the same finish, sent again after a cut reply, answers "already applied".
 -- KEYS     1 active set of the worker   2 counters   3 default dead letter list
--- ARGV     1 key prefix   2 worker id   3 dead letter TTL (s)   then per job: id, token, outcome, text, number, key, traceback
+-- ARGV     1 key prefix   2 worker id   3 dead letter TTL (s)   then per job: id, token, outcome, text, number, key, traceback,
+--          type of the error or ''
 --            done       text result (JSON)   number result TTL (s)
 --            retry      text error           number delay (ms)    key queue
 --            dead       text error           number hash TTL (s)  key dead letter list
@@ -15,7 +16,7 @@
 --          attempt)   -1 the job key is not a hash, nothing written
 local active, counters, default_dlq = KEYS[1], KEYS[2], KEYS[3]
 local worker_id, dlq_ttl_s = ARGV[2], tonumber(ARGV[3])
-local FIRST, FIELDS_PER_JOB = 3, 7
+local FIRST, FIELDS_PER_JOB = 3, 8
 
 local ids, locks = {}, {}
 for at = FIRST, #ARGV - 1, FIELDS_PER_JOB do
@@ -62,28 +63,28 @@ function outcomes.done(id, job, seen, text, number)
   if seen[6] and seen[6] ~= ONLY_SLOTS then go_on(id, job, text, seen[1] or '') end
 end
 
-function outcomes.retry(id, job, seen, text, number, queue, traceback)
+function outcomes.retry(id, job, seen, text, number, queue, traceback, error_type)
   local kind = redis.call('TYPE', queue).ok
   if kind ~= 'zset' and kind ~= 'none' then
     settle().bury(id, default_dlq, queue .. ' holds a ' .. kind .. ', not a queue, so the job could not be '
-      .. 'tried again after: ' .. text, dlq_ttl_s, seen[4], seen[5])
+      .. 'tried again after: ' .. text, dlq_ttl_s, seen[4], seen[5], error_type)
     return
   end
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
-  settle().note_attempt(job, 'retry', text)
+  settle().note_attempt(job, 'retry', text, error_type)
   count_ended('retry', 1, queue)
   redis.call('HDEL', job, 'worker_id', 'claimed_queue', 'claimed_score', 'boost_ms')
-  settle().queue_retry(id, job, queue, now_ms + number, text, 'RETRYING')
+  settle().queue_retry(id, job, queue, now_ms + number, text, 'RETRYING', error_type)
   announce(queue)
 end
 
-function outcomes.dead(id, job, seen, text, number, dlq, traceback)
+function outcomes.dead(id, job, seen, text, number, dlq, traceback, error_type)
   settle().count_attempt(job)
   if traceback ~= '' then redis.call('HSET', job, 'traceback', traceback) end
-  settle().note_attempt(job, 'dead', text)
+  settle().note_attempt(job, 'dead', text, error_type)
   local names = redis.call('HMGET', job, 'claimed_queue', 'queue_name')
   count_ended('dead', 1, home_queue(names[1], names[2]))
-  settle().bury(id, dlq, text, number, seen[4], seen[5])
+  settle().bury(id, dlq, text, number, seen[4], seen[5], error_type)
 end
 
 function outcomes.cancelled(id, _, seen, _, number)
@@ -91,8 +92,8 @@ function outcomes.cancelled(id, _, seen, _, number)
 end
 
 function outcomes.back(id, job, _, text, number, queue)
-  redis.call('HSET', job, 'status', 'PENDING', 'last_error', text,
-    'next_scheduled_run_time', iso(now_us))
+  redis.call('HSET', job, 'status', 'PENDING', 'next_scheduled_run_time', iso(now_us))
+  settle().write_error(job, text)
   redis.call('PERSIST', job)
   redis.call('ZADD', queue, number, id)
   wake(queue, 1)
@@ -128,7 +129,7 @@ local function finish(n, at)
   if slots then give_up_slots(id, job, slots) end
   local cancelled = seen[3] and outcome ~= 'cancelled'
   if cancelled then outcome, number = 'cancelled', outcome == 'done' and number or 86400 end
-  outcomes[outcome](id, job, seen, text, number, ARGV[at + 6], ARGV[at + 7])
+  outcomes[outcome](id, job, seen, text, number, ARGV[at + 6], ARGV[at + 7], ARGV[at + 8])
   if outcome ~= 'done' then redis.call('HSET', job, 'attempt_token', (seen[1] or '') .. OVER) end
   counted[outcome] = (counted[outcome] or 0) + 1
   -- Of many that went well a few are enough to look at.

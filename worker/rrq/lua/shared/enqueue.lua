@@ -98,7 +98,7 @@ local function seldom()
     if seen[3] and seen[3] ~= batch_id then batch().leave_batch(id, job, true) end
     if seen[1] then flow().vacate(id, job, seen[1]) end
     if seen[2] then redis.pcall('ZREM', prefix .. 'parked:' .. seen[2], id) end
-    redis.call('HDEL', job, 'completion_time', 'last_error', 'job_unique_key', 'trace_context',
+    redis.call('HDEL', job, 'completion_time', 'last_error', 'error_type', 'job_unique_key', 'trace_context',
       'worker_id', 'start_time', 'claimed_queue', 'claimed_score', 'cancel_requested',
       'waited_for', 'suspect', 'reserved_by', 'crashes', 'crash_history', 'traceback', 'slots', 'extras',
       'parked_in', 'limit_key', 'boost_ms', 'attempts', 'progress', 'cursor', 'next', 'parent_id', 'batch_id')

@@ -58,8 +58,8 @@ local function give_back(id, worker_id, reason, letters, blame)
     return 0
   end
   if blame and blame(job, id, seen) then return 0 end
-  redis.call('HSET', job, 'status', 'PENDING', 'last_error', reason,
-    'next_scheduled_run_time', iso(now_us))
+  redis.call('HSET', job, 'status', 'PENDING', 'next_scheduled_run_time', iso(now_us))
+  settle().write_error(job, reason)
   redis.call('PERSIST', job)
   -- Refused when it is no number; by now the job is in no set, so it is due at once instead.
   if type(redis.pcall('ZADD', queue, 'NX', seen[5] or now_ms, id)) == 'table' then

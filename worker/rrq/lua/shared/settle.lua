@@ -9,11 +9,22 @@ local function count_attempt(job)
   return 1
 end
 
+-- Why the latest attempt did not complete its job. `error_type` names the exception that a handler raised, and is nil or
+-- '' for what RRQ itself says: the type of an earlier attempt must not stand beside that.
+local function write_error(job, text, error_type)
+  if error_type and error_type ~= '' then
+    redis.call('HSET', job, 'last_error', text, 'error_type', error_type)
+  else
+    redis.call('HSET', job, 'last_error', text)
+    redis.call('HDEL', job, 'error_type')
+  end
+end
+
 -- A failed attempt is counted and the job queued again. A queued job never has an expiry.
-local function queue_retry(id, job, queue, due_ms, reason, status)
+local function queue_retry(id, job, queue, due_ms, reason, status, error_type)
   local retries = count_attempt(job)
-  redis.call('HSET', job, 'status', status, 'last_error', reason,
-    'next_scheduled_run_time', iso(due_ms * 1000))
+  redis.call('HSET', job, 'status', status, 'next_scheduled_run_time', iso(due_ms * 1000))
+  write_error(job, reason, error_type)
   redis.call('PERSIST', job)
   redis.call('ZADD', queue, due_ms, id)
   wake_for(queue, id, due_ms)
@@ -28,7 +39,7 @@ end
 
 -- The story of a job that did not end well at once: its last attempts, for people. The one that ends well is told by
 -- the other fields of the hash.
-local function note_attempt(job, outcome, reason)
+local function note_attempt(job, outcome, reason, error_type)
   local seen = redis.call('HMGET', job, 'attempts', 'start_time', 'worker_id')
   local is_json, story = pcall(cjson.decode, seen[1] and #seen[1] < 65536 and seen[1] or '[]')
   if not is_json or type(story) ~= 'table' then story = {} end
@@ -36,6 +47,7 @@ local function note_attempt(job, outcome, reason)
     start = seen[2] or '', ['end'] = iso(now_us), worker = seen[3] or '', outcome = outcome,
     error = beginning(reason or '', 500),
   }
+  if error_type and error_type ~= '' then story[#story].error_type = beginning(error_type, 200) end
   while #story > 20 do table.remove(story, 1) end
   local is_writable, text = pcall(cjson.encode, story)
   if is_writable then redis.call('HSET', job, 'attempts', text) end
@@ -62,10 +74,10 @@ local function drop_expired_letters(dlq, most)
 end
 
 -- To the dead letters: the hash says why, and stays for ttl_seconds.
-local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for)
+local function bury(id, dlq, reason, ttl_seconds, unique_key, waited_for, error_type)
   local job = prefix .. 'job:' .. id
-  redis.call('HSET', job, 'id', id, 'status', 'FAILED', 'last_error', reason,
-    'completion_time', iso(now_us, '+00:00'))
+  redis.call('HSET', job, 'id', id, 'status', 'FAILED', 'completion_time', iso(now_us, '+00:00'))
+  write_error(job, reason, error_type)
   -- A list key of another type must neither fail the batch nor hide the job.
   if type(redis.pcall('LPUSH', dlq, id)) == 'table' then redis.pcall('LPUSH', dlq .. ':overflow', id) end
   -- Two for one, so that a list that has grown long shrinks again.
@@ -85,4 +97,4 @@ local function mark_cancelled(id, ttl_seconds, unique_key, waited_for)
   tell_waiters(id, 'CANCELLED', waited_for, ttl_seconds)
 end
 
-return {count_attempt = count_attempt, queue_retry = queue_retry, note_attempt = note_attempt, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
+return {count_attempt = count_attempt, write_error = write_error, queue_retry = queue_retry, note_attempt = note_attempt, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
