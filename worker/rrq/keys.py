@@ -174,8 +174,8 @@ class Keys:
     def batch_key(self, batch_id: str) -> str:
         """Hash describing a batch: total, failed, callback, when it ended.
 
-        Lives until the last job of the batch has ended, and a week longer. A batch whose jobs were not all queued, because
-        its producer failed, lives for 30 days, or ``keep_seconds`` of ``enqueue_batch``.
+        Lives until the last job of the batch has ended, and a week longer; at most 30 days, or ``keep_seconds`` of
+        ``enqueue_batch``, where the producer failed before it had queued all of them.
         """
         return f"{self.prefix}batch:{batch_id}"
 
