@@ -49,6 +49,9 @@ class ModelFleet(ModelQueue):
     records: dict[str, Expiring] = field(default_factory=dict)
     """The incarnation that is registered under each worker id."""
     health: dict[str, Expiring] = field(default_factory=dict)
+    announced: dict[str, int] = field(default_factory=dict)
+    """When the lease of a worker was to end, by somebody who knew why."""
+    pods: dict[str, str] = field(default_factory=dict)
     drains: dict[str, Expiring] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
 
@@ -57,8 +60,17 @@ class ModelFleet(ModelQueue):
         for expiring in (self.records, self.health, self.drains):
             for key in [key for key, entry in expiring.items() if entry.expires_ms <= self.now_ms]:
                 del expiring[key]
+        self._forget_announced()
         if self.guard.awaited_until_ms <= self.now_ms:
             self.guard.awaited.clear()
+
+    def _forget_announced(self) -> None:
+        """What was announced is written into the record of the worker."""
+        self.announced = {worker: ends for worker, ends in self.announced.items() if worker in self.records}
+
+    def _announce(self, worker_id: str) -> None:
+        if worker_id in self.records and worker_id in self.leases:
+            self.announced[worker_id] = self.leases[worker_id]
 
     def is_registered(self, worker: WorkerIdentity) -> bool:
         record = self.records.get(worker.worker_id)
@@ -101,6 +113,7 @@ class ModelFleet(ModelQueue):
         elif not self.is_registered(worker) or worker_id not in self.leases:
             return LeaseState.REAPED
         self.leases[worker_id] = self.now_ms + self.rules.lease_ms
+        self.pods[worker_id] = worker.pod_uid
         self.records[worker_id] = Expiring(worker.incarnation, self.now_ms + 20 * self.rules.lease_ms)
         self.health[worker_id] = Expiring("", self.now_ms + self.rules.health_ms)
         return LeaseState.ALIVE
@@ -188,9 +201,12 @@ class ModelFleet(ModelQueue):
             return 0
         self.health.pop(worker_id, None)
         in_hand = len(self.held.get(worker_id, ()))
-        if not in_hand:
+        if in_hand:
+            self._announce(worker_id)
+        else:
             self.leases.pop(worker_id, None)
             self.records.pop(worker_id, None)
+            self._forget_announced()
             self._await_no_more(worker_id)
         return in_hand
 
@@ -198,6 +214,8 @@ class ModelFleet(ModelQueue):
         ends_ms = self.now_ms + self.rules.renewal_ms
         found = [worker_id for worker_id in worker_ids if self.leases.get(worker_id, 0) > ends_ms]
         self.leases.update(dict.fromkeys(found, ends_ms))
+        for worker_id in worker_ids:
+            self._announce(worker_id)
         return len(found)
 
     # Claims
@@ -273,7 +291,8 @@ class ModelFleet(ModelQueue):
 
     def certify_death(self, worker: WorkerIdentity, *, is_crash: bool) -> int:
         """Reap a process that is proven dead; returns how many jobs are due again."""
-        returned = self._reap(worker.worker_id, is_crash=is_crash) if self.is_registered(worker) else 0
+        blame = "crash" if is_crash else ""
+        returned = self._reap(worker.worker_id, blame) if self.is_registered(worker) else 0
         self.let_others_in()
         return returned
 
@@ -283,19 +302,30 @@ class ModelFleet(ModelQueue):
         self.guard.last_sweep_ms = self.now_ms
         if self.now_ms < self.guard.reap_not_before_ms:
             return 0
-        ended = [worker_id for worker_id, ends_ms in self.leases.items() if ends_ms <= self.now_ms]
-        returned = sum(self._reap(worker_id) for worker_id in ended)
+        ended = sorted(
+            (ends_ms, worker_id) for worker_id, ends_ms in self.leases.items() if ends_ms <= self.now_ms
+        )
+        returned = sum(
+            self._reap(worker_id, "" if self._is_end_explained(worker_id) else "loss")
+            for _, worker_id in ended
+        )
         self.let_others_in()
         return returned
 
-    def _reap(self, worker_id: str, *, is_crash: bool = False) -> int:
+    def _is_end_explained(self, worker_id: str) -> bool:
+        """Whether it was announced and not taken back by a renewal, or the pod was to claim no more."""
+        if worker_id not in self.records:
+            return False
+        return self.announced.get(worker_id) == self.leases[worker_id] or self.pods[worker_id] in self.drains
+
+    def _reap(self, worker_id: str, blame: str) -> int:
         in_hand = list(self.held.get(worker_id, ()))
         returned = sum(
-            self.give_back(job_id, worker_id, is_crash=is_crash, was_alone=len(in_hand) == 1)
-            for job_id in in_hand
+            self.give_back(job_id, worker_id, blame=blame, was_alone=len(in_hand) == 1) for job_id in in_hand
         )
         for book in (self.leases, self.records, self.health):
             book.pop(worker_id, None)
+        self._forget_announced()
         self._await_no_more(worker_id)
         self.counters["reaped"] += returned
         return returned

@@ -301,7 +301,9 @@ class PairedFleet(PairedQueue):
 
     def sweep(self) -> None:
         report = self.redis.do(self.store.reap_workers())
+        buried = self.model.counters["dead"]
         assert report.returned == self.model.sweep()
+        assert report.buried == self.model.counters["dead"] - buried
 
     def shorten_leases(self, worker_ids: list[str]) -> None:
         assert self.redis.do(self.store.shorten_leases(worker_ids)) == self.model.shorten(worker_ids)

@@ -32,7 +32,7 @@ QUEUES = ("rrq:queue:x", "rrq:queue:y")
 PODS = {"a": "pod-1", "b": "pod-1", "c": "pod-2"}
 LEASE_SECONDS, RENEWAL_SECONDS = 60, 20
 JOB_TIMEOUT_SECONDS, RESULT_SECONDS, UNIQUE_SECONDS, DEAD_LETTER_SECONDS = 240, 3600, 60, 7200
-CRASH_LIMIT = 2
+CRASH_LIMIT, LOST_LIMIT = 2, 1
 _MONTH_SECONDS = 30 * 86_400
 RULES = Rules(
     lease_ms=LEASE_SECONDS * 1000,
@@ -42,6 +42,7 @@ RULES = Rules(
     unique_seconds=UNIQUE_SECONDS,
     dead_letter_seconds=DEAD_LETTER_SECONDS,
     crash_limit=CRASH_LIMIT,
+    lost_limit=LOST_LIMIT,
 )
 
 
@@ -54,6 +55,7 @@ def build_settings(dsn: str) -> RRQSettings:
         default_unique_job_lock_ttl_seconds=UNIQUE_SECONDS,
         default_dlq_result_ttl_seconds=DEAD_LETTER_SECONDS,
         worker_crash_limit=CRASH_LIMIT,
+        worker_lost_limit=LOST_LIMIT,
     )
 
 

@@ -49,6 +49,7 @@ class Rules:
     unique_seconds: int
     dead_letter_seconds: int
     crash_limit: int
+    lost_limit: int
 
 
 @dataclass
@@ -76,12 +77,18 @@ class ModelJob:
     claimed_from: str | None = None
     claimed_due_ms: float | None = None
     is_to_be_cancelled: bool = False
-    is_suspect: bool = False
+    suspicion: str = ""
+    """Why it runs alone: crashes ("1") or losses of its worker ("lost")."""
     crashes: int = 0
+    losses: int = 0
     reserved_by: str = ""
     reserved_until_ms: int = 0
     reserved_since_ms: int = 0
     expires_ms: int | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        return bool(self.suspicion)
 
     def is_waiting(self) -> bool:
         return self.queued_in is not None or self.parked_in is not None
@@ -495,12 +502,16 @@ class ModelQueue(ModelFlow):
     def queue_retry(self, job_id: str, queue: str, due_ms: float) -> None:
         job = self.jobs[job_id]
         job.retries += 1
+        if job.losses and job.suspicion == "lost":
+            job.suspicion = ""
+        job.losses = 0
         job.status, job.queued_in, job.due_ms, job.expires_ms = "RETRYING", queue, due_ms, None
 
-    def give_back(
-        self, job_id: str, worker_id: str, *, is_crash: bool = False, was_alone: bool = False
-    ) -> bool:
-        """Make a held job due again where and when it was, uncounted; tells whether it is."""
+    def give_back(self, job_id: str, worker_id: str, *, blame: str = "", was_alone: bool = False) -> bool:
+        """Make a held job due again where and when it was, uncounted; tells whether it is.
+
+        `blame`: for a "crash", for a "loss" of its worker, or for nothing.
+        """
         self.held.get(worker_id, set()).discard(job_id)
         job, lock = self.jobs.get(job_id), self.locks.get(job_id)
         if lock is not None and lock.value != worker_id:
@@ -515,15 +526,24 @@ class ModelQueue(ModelFlow):
         if job.is_to_be_cancelled:
             self._end(job_id, "CANCELLED", job.result_ttl_seconds)
             return False
-        if is_crash:
-            job.is_suspect = True
-            job.crashes += was_alone
-            if was_alone and job.crashes >= self.rules.crash_limit:
-                self.counters["dead"] += 1
-                self._bury(job_id, self.rules.dead_letter_seconds)
-                return False
+        if self._is_guilty(job, blame, was_alone=was_alone):
+            self.counters["dead"] += 1
+            self._bury(job_id, self.rules.dead_letter_seconds)
+            return False
         job.status, job.queued_in, job.due_ms = "PENDING", job.claimed_from or job.home, due_ms
         return True
+
+    def _is_guilty(self, job: ModelJob, blame: str, *, was_alone: bool) -> bool:
+        if blame == "crash":
+            job.suspicion = "1"
+            job.crashes += was_alone
+            return was_alone and job.crashes >= self.rules.crash_limit
+        if blame == "loss":
+            job.losses += 1
+            if job.losses >= self.rules.lost_limit:
+                job.suspicion = job.suspicion or "lost"
+            return was_alone and job.losses > self.rules.lost_limit
+        return False
 
     def let_go(self, worker_id: str, job_id: str) -> None:
         """Drop what a worker holds of a job: its entry, and the lock if it is the worker's."""

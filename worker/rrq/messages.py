@@ -187,6 +187,8 @@ class DeathCertificate:
 
     worker: WorkerIdentity
     cause: Mapping[str, Any] | None = None
+    is_explained: bool = True
+    """Whether the reason is known; False where nobody saw it end, so that its jobs may have ended it."""
 
 
 @dataclass(frozen=True)

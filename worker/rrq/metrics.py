@@ -63,7 +63,8 @@ METRICS: Final[Mapping[str, Metric]] = {
         "Jobs of dead workers made due again by this pod: lease (it ran out) or death (proven).", ("cause",)
     ),
     "rrq_buried_jobs_total": Metric(
-        "Jobs of dead workers that this pod sent to the dead letter queue: they ended too many processes."
+        "Jobs of dead workers that this pod sent to the dead letter queue: they ended too many processes, or lost "
+        "too many workers."
     ),
     "rrq_loop_lag_seconds": Metric("How late the event loop of a worker process turns.", (), _LATENCIES),
     "rrq_redis_call_seconds": Metric("Time one script took, as the caller saw it.", ("call",), _LATENCIES),

@@ -289,9 +289,12 @@ class QueueProtocol:
             _JOBS_PER_REAP,
             *self._letters(),
             settings.worker_crash_limit,
+            settings.worker_lost_limit,
         ]
         if certificate is not None:
-            cause = "" if certificate.cause is None else json.dumps(certificate.cause)
+            cause = "" if certificate.is_explained else "unknown"
+            if certificate.cause is not None:
+                cause = json.dumps(certificate.cause)
             worker = certificate.worker
             args += (worker.worker_id, worker.incarnation, cause)
         report: ReapReport = await self.wire.run(

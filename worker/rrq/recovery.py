@@ -55,7 +55,11 @@ class Sweeper:
             if report.workers:
                 logger.warning(
                     "jobs of lost workers are due again",
-                    extra={"workers": report.workers, "jobs": report.returned},
+                    extra={
+                        "workers": report.workers,
+                        "jobs": report.returned,
+                        "dead_lettered": report.buried,
+                    },
                 )
             if not report.has_more or report.put_off_until_ms is not None:
                 break

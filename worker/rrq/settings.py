@@ -281,6 +281,15 @@ class RRQSettings(BaseSettings):
         ge=1,
         description=("Times a job may take its worker down while running alone before it is dead-lettered."),
     )
+    worker_lost_limit: int = Field(
+        default=5,
+        ge=1,
+        description=(
+            "Times a job may lose its worker for no known reason before it runs alone; if it loses another one "
+            "then, it is dead-lettered. A job that needs more memory than its container has ends the whole pod, "
+            "and nobody is left to report a crash. An attempt that ends normally starts the count anew."
+        ),
+    )
     worker_loop_stall_limit_seconds: float = Field(
         default=30.0,
         gt=0,

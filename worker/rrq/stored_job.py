@@ -28,9 +28,15 @@ LISTED_FIELDS: Final[tuple[str, ...]] = (
 )
 
 _TIME_FIELDS: Final = ("enqueue_time", "next_scheduled_run_time", "start_time", "completion_time")
-_NUMBER_FIELDS: Final = ("current_retries", "max_retries", "job_timeout_seconds", "result_ttl_seconds")
+_NUMBER_FIELDS: Final = (
+    "current_retries",
+    "max_retries",
+    "job_timeout_seconds",
+    "result_ttl_seconds",
+    "losses",
+)
 _JSON_FIELDS: Final = (
-    "job_args", "job_kwargs", "job_params", "result", "trace_context", "crash_history",
+    "job_args", "job_kwargs", "job_params", "result", "trace_context", "crash_history", "loss_history",
     "attempts", "progress", "cursor", "next", "slots",
 )  # fmt: skip
 _ENDED: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})

@@ -160,10 +160,16 @@ async def test_a_dead_letter_is_inspected(
     assert raw["job_args"] == '["no such order"]'
 
 
-async def test_crashes_of_a_dead_letter_are_shown(cli: CommandLine, store: JobStore) -> None:
-    fields = {"status": "FAILED", "crash_history": '[{"signal": 9}]'}
+async def test_crashes_and_lost_workers_of_a_dead_letter_are_shown(cli: CommandLine, store: JobStore) -> None:
+    fields = {
+        "status": "FAILED",
+        "crash_history": '[{"signal": 9}]',
+        "loss_history": '[{"worker_id": "w"}]',
+    }
     await store.redis.hset("rrq:job:job-1", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
-    assert 'Crashes: [{"signal": 9}]' in await cli.ok("dlq", "inspect", "job-1")
+    shown = await cli.ok("dlq", "inspect", "job-1")
+    assert 'Crashes: [{"signal": 9}]' in shown
+    assert 'Lost Workers: [{"worker_id": "w"}]' in shown
 
 
 async def test_a_missing_dead_letter_is_named(cli: CommandLine) -> None:

@@ -67,7 +67,19 @@ BROKEN_SCRIPTS = {
         "code, lowest = 3, '(' .. digits(restarted_ms)",
         "code = 3",
     ),
-    "a crash in company is blamed": ("reap_workers", "if not was_alone then return false end", ""),
+    "a crash in company is blamed": ("reap_workers", "if other_jobs > 0 or count_up", "if count_up"),
+    "a loss in company is blamed": ("reap_workers", "or loss.other_jobs > 0 then", "then"),
+    "a job that takes its worker along is tried for ever": (
+        "reap_workers",
+        "if losses == lost_limit or",
+        "if true or",
+    ),
+    "an announced end is blamed": ("reap_workers", "seen[1] == redis.call('ZSCORE', leases, id)", "false"),
+    "losses are counted beyond a failure": (
+        "finish_jobs",
+        "local retries = count_attempt(job)\n  forget_losses(job)",
+        "local retries = count_attempt(job)",
+    ),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n    end", "end"),
     "an expiry outlives its job": (
         "enqueue_jobs",

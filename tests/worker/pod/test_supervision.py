@@ -92,6 +92,31 @@ async def test_of_a_hundred_jobs_in_hand_only_the_one_that_kills_its_process_is_
     await assert_nothing_in_hand(store)
 
 
+@pytest.mark.slow
+async def test_a_job_that_kills_its_whole_pod_is_dead_lettered_and_its_neighbour_is_not(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    store, limit = client.job_store, 2
+    [killer] = await enqueue_some(client, "kill_pod", 2)
+    [neighbour] = await enqueue_some(client, "linger_first", 60.0)
+    quick = {"worker_lease_seconds": 1.5, "worker_lost_limit": limit}
+    for _ in range(limit + 1):
+        pod = make_pod("--num-workers", "1", **quick)
+        await eventually(lambda: pod.process.poll() is not None, 60, "the pod was not killed")  # noqa: B023
+    await make_pod("--num-workers", "1", **quick).is_up()
+
+    async def is_dead() -> bool:
+        return (await job_fields(store, killer.id)).get("status") == "FAILED"
+
+    await eventually(is_dead, 60, "the killer was not found out")
+    await all_done(store, [neighbour])
+    assert await dead_letters(store) == [killer.id]
+    fields = await job_fields(store, killer.id)
+    assert f"The worker was lost {limit + 1} times while running this job" in fields["last_error"]
+    assert len({loss["worker_id"] for loss in json.loads(fields["loss_history"])}) == limit + 1
+    await assert_nothing_in_hand(store)
+
+
 async def test_a_process_that_exits_with_0_in_a_handler_has_crashed_all_the_same(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:

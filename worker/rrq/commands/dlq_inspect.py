@@ -50,5 +50,7 @@ def _describe(job: StoredJob) -> Iterator[tuple[str, str]]:
     yield "Error Information", job.described_error or NOTHING
     if job.fields.get("crash_history"):
         yield "Crashes", format_value(job.json("crash_history"))
+    if job.fields.get("loss_history"):
+        yield "Lost Workers", format_value(job.json("loss_history"))
     if job.fields.get("traceback"):
         yield "Traceback", job.fields["traceback"]

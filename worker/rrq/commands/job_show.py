@@ -28,6 +28,7 @@ _TEXTS = (
     ("Batch", "batch_id"),
     ("Follows Job", "parent_id"),
     ("Cursor", "cursor"),
+    ("Lost Workers", "losses"),
 )
 
 

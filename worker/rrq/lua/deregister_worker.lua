@@ -1,5 +1,5 @@
 -- deregister_worker: a worker says goodbye.
--- needs: context, awaited
+-- needs: context, awaited, announce_end
 -- With jobs still in hand (a thread that could not be stopped) the lease stays and ends by itself:
 -- giving such a job to somebody else now would run it twice at once.
 -- KEYS     1 leases   2 active set of the worker   3 worker record   4 active workers
@@ -12,7 +12,10 @@ if type(known) == 'string' and known ~= ARGV[3] then return -1 end
 redis.call('DEL', prefix .. 'health:worker:' .. id)
 redis.pcall('ZREM', active_workers, id)
 local in_hand = sure('ZCARD', active)
-if in_hand > 0 then return in_hand end
+if in_hand > 0 then
+  announce_end(leases, id)
+  return in_hand
+end
 sure('ZREM', leases, id)
 redis.call('DEL', record, prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
 await_no_more(id)

@@ -142,7 +142,8 @@ class PodHeartbeat:
         own = self._get_incarnations()
         for worker in workers:
             if worker.pod_uid == self._reborn_pod_uid and worker.incarnation not in own:
-                self.certify(DeathCertificate(worker.identity))
+                # One that had ended in order would not be registered any more.
+                self.certify(DeathCertificate(worker.identity, is_explained=False))
         self._reborn_pod_uid = ""
 
     async def _deliver(self, store: JobStore) -> None:
