@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import keys_page
 import reference
-from queue_steps import ask, dead, done, new_job, now_ms, start_worker
+from queue_steps import ask, dead, done, new_job, now_ms, start_worker, unknown_function
 from rrq.cron import CronJob
 from rrq.cron_table import build_cron_table
 from rrq.flow import Limit, PoolReport
@@ -89,17 +89,17 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     entries = [CronJob(function_name="tick", schedule="* * * * *")]
     await store.publish_cron_table(build_cron_table(["default"], entries, datetime.now(UTC)), None, 100)
     await store.fire_cron("digest", await now_ms(store) - 1, new_job("tick"), "c.1")
-    names = ["tick", "done", "dead", "kept"]
+    names = ["tick", "done", "dead", "kept", "unknown"]
     await store.enqueue_jobs([new_job(name, unique_key=f"of-{name}") for name in names[1:]], "e.1")
     # Before anything else: the token that would wake the worker lies there for five seconds only.
     seen |= await look(store)
     for name in names:
         await store.watch_job(name, wants_event=True)
-    claimed = {job.job_id.decode(): job for job in await worker.take(4)}
+    claimed = {job.job_id.decode(): job for job in await worker.take(len(names))}
     assert set(claimed) == set(names)
     await store.cancel_job("kept")
     seen |= await look(store)
-    await worker.finish(done(claimed["done"]), dead(claimed["dead"]))
+    await worker.finish(done(claimed["done"]), dead(claimed["dead"]), unknown_function(claimed["unknown"]))
     seen |= await look(store)
 
     await store.set_limit("function:greet", Limit(concurrency=0), "ada")

@@ -114,6 +114,8 @@ async def test_a_worst_case_ends_and_its_neighbours_run(
 ) -> None:
     settings.base_retry_delay_seconds = settings.max_retry_delay_seconds = 0.01
     settings.worker_idle_poll_max_seconds = 0.1
+    # Long enough to be put off once.
+    settings.unknown_function_patience_seconds = 0.5
     store = client.job_store
     await plant(store, "odd", fields)
     neighbours = await client.enqueue_many([JobRequest("nothing")] * 5)

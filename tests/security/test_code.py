@@ -116,6 +116,7 @@ async def test_only_the_registry_says_what_a_job_may_call(client: RRQClient, set
 
     registry.register("greet", greet)
     store = client.job_store
+    settings.unknown_function_patience_seconds = 0
     names = dict(enumerate(FOREIGN_NAMES))
     for number, name in names.items():
         job = await client.enqueue("greet", "touch /tmp/pwned", _job_id=str(number))

@@ -199,7 +199,8 @@ async def _enqueue_durably(server: EmbeddedRedis, durability: str) -> Exception 
 async def test_a_pod_may_do_what_pods_do(server: EmbeddedRedis, tmp_path: Path) -> None:
     client = RRQClient(RRQSettings(redis_dsn=as_user(server, "rrq-producer")))
     store = client.job_store
-    with Pod(as_user(server, "rrq-worker"), tmp_path, "--num-workers", "1", worker_lease_seconds=6) as pod:
+    quick: dict[str, Any] = {"worker_lease_seconds": 6, "unknown_function_patience_seconds": 2}
+    with Pod(as_user(server, "rrq-worker"), tmp_path, "--num-workers", "1", **quick) as pod:
         await pod.is_up()
         jobs = await client.enqueue_many([JobRequest("note")] * 20)
         await all_done(store, jobs)

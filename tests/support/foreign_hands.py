@@ -79,6 +79,7 @@ FAMILIES = (
     Family("limit_overrides", "hash", lambda keys: keys.limit_overrides),
     Family("parked", "zset", lambda keys: keys.parked),
     Family("recent", "list", lambda keys: keys.recent),
+    Family("missing_functions", "zset", lambda keys: keys.missing_functions),
     Family("audit", "stream", lambda keys: keys.audit),
     Family("pools", "hash", lambda keys: keys.pools),
     Family("notified_key", "string", lambda keys: keys.notified_key("default")),

@@ -280,6 +280,28 @@ class PairedFleet(PairedQueue):
         self.certify_death(len(self.crashed) - 1, has_cause=True)
         self.start_process(worker_id)
 
+    def be_lost_twice(self, who: int, queue: str, *, fails_between: bool, in_company: bool) -> None:
+        """Fall silent with a job until others have it, and do so once more."""
+        self.enqueue([Wish(4, queue, "@1"), Wish(5, queue)])
+        number = who % len(self.processes)
+        process = self.processes[number]
+        self._take_by_name(number, queue, "j4")
+        self.pause(4, [number])
+        if fails_between:
+            self._take_by_name(number, queue, "j4")
+            for attempt in process.attempts[-1:]:
+                self.rows = self.redis.look()
+                outcome = attempt.sent or self._outcome(attempt, OutcomeKind.RETRY, 0)
+                self._report_all(process, [attempt], [outcome])
+        self._take_by_name(number, queue, "j4")
+        if in_company:
+            self._take_by_name(number, queue, "j5")
+        self.pause(4, [number])
+
+    def _take_by_name(self, number: int, queue: str, job_id: str) -> None:
+        self.register_again(number)
+        self.claim(number, (queue,), 1, only=[job_id])
+
     def meet_a_suspect(self, who: int, queue: str) -> None:
         """Be busy when a job comes up that another process has died of: the moment at which room is made."""
         self.enqueue([Wish(4, queue, "@1")])
@@ -398,6 +420,8 @@ class PairedFleet(PairedQueue):
                 return queue_steps.cancelled(claimed, RESULT_SECONDS)
             case OutcomeKind.BACK:
                 return queue_steps.back(claimed)
+            case OutcomeKind.UNKNOWN_FUNCTION:
+                return queue_steps.unknown_function(claimed, jitter=1.25)
 
     def _report(self, worker_id: str, outcomes: list[Outcome]) -> None:
         verdicts = self.redis.do(self.store.finish_jobs(worker_id, outcomes))

@@ -212,6 +212,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.meet_a_suspect(who, queue)
 
     @_has_processes
+    @rule(who=_numbers, queue=_queue, fails_between=st.booleans(), in_company=st.booleans())
+    def be_lost_twice(self, who: int, queue: str, fails_between: bool, in_company: bool) -> None:
+        self.queue.be_lost_twice(who, queue, fails_between=fails_between, in_company=in_company)
+
+    @_has_processes
     @rule(who=_numbers, queue=_queue, limit=_limits)
     def meet_a_limit(self, who: int, queue: str, limit: Limit) -> None:
         self.queue.meet_a_limit(who, queue, limit)
@@ -263,7 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
     def look_on(self, step: st.DataObject) -> None:
         """What changes no job, or hardly ever; each would be a rule if there were not so many."""
         queue, draw = self.queue, step.draw
-        match draw(st.integers(0, 11)):
+        match draw(st.integers(0, 12)):
             case 0:
                 queue.observe(draw(st.sampled_from([0, 60])))
             case 1:
@@ -284,7 +289,7 @@ class QueueMachine(RuleBasedStateMachine):
             case 9:
                 function = draw(st.sampled_from([None, "greet", "wave"]))
                 queue.cancel_where(JobFilter(draw(_queue), function))
-            case 10:
+            case 10 | 11:
                 queue.see_to_a_dead_letter(f"j{draw(_numbers)}", is_deleted=draw(st.booleans()))
             case _:
                 queue.fire_cron(draw(st.integers(-1, 3)), draw(_queue), draw(st.sampled_from(["", "u"])))

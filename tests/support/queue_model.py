@@ -31,6 +31,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 _UNSTORED_TTL_SECONDS = 86_400
 _RESERVED_MS, _MOST_RESERVED_MS = 30_000, 3_600_000
 _NEIGHBOURS = 100
+_FIRST_DELAY_MS, _LONGEST_DELAY_MS = 1000, 60_000
 
 
 def on_grid(duration_ms: float) -> int:
@@ -81,6 +82,8 @@ class ModelJob:
     """Why it runs alone: crashes ("1") or losses of its worker ("lost")."""
     crashes: int = 0
     losses: int = 0
+    unknown_since_ms: int | None = None
+    """When it first met a worker without its function."""
     reserved_by: str = ""
     reserved_until_ms: int = 0
     reserved_since_ms: int = 0
@@ -459,6 +462,9 @@ class ModelQueue(ModelFlow):
         if outcome.kind is OutcomeKind.BACK:
             was_given_back = self.give_back(job_id, worker_id)
             return Verdict.STORED if was_given_back else Verdict.CANCELLED_INSTEAD
+        if outcome.kind is OutcomeKind.UNKNOWN_FUNCTION:
+            was_put_off = self._put_off(job_id, worker_id, outcome.number)
+            return Verdict.STORED if was_put_off else Verdict.CANCELLED_INSTEAD
         self.let_go(worker_id, job_id)
         self._free_slots_of(job_id)
         kind, ttl_seconds = outcome.kind, int(outcome.number)
@@ -480,6 +486,17 @@ class ModelQueue(ModelFlow):
                 self.queue_retry(job_id, outcome.key, self.now_ms + outcome.number)
                 job.owner = job.claimed_from = job.claimed_due_ms = None
         return Verdict.STORED if kind is outcome.kind else Verdict.CANCELLED_INSTEAD
+
+    def _put_off(self, job_id: str, worker_id: str, jitter: float) -> bool:
+        """Give a job back for later: by a quarter of the time that it has waited for a worker with its function."""
+        if not self.give_back(job_id, worker_id):
+            return False
+        job = self.jobs[job_id]
+        if job.unknown_since_ms is None or job.unknown_since_ms > self.now_ms:
+            job.unknown_since_ms = self.now_ms
+        waited_ms = self.now_ms - job.unknown_since_ms
+        job.due_ms = self.now_ms + int(max(_FIRST_DELAY_MS, min(waited_ms / 4, _LONGEST_DELAY_MS)) * jitter)
+        return True
 
     def _follow_up(self, job: ModelJob, token: str) -> None:
         if job.chain:
@@ -504,7 +521,7 @@ class ModelQueue(ModelFlow):
         job.retries += 1
         if job.losses and job.suspicion == "lost":
             job.suspicion = ""
-        job.losses = 0
+        job.losses, job.unknown_since_ms = 0, None
         job.status, job.queued_in, job.due_ms, job.expires_ms = "RETRYING", queue, due_ms, None
 
     def give_back(self, job_id: str, worker_id: str, *, blame: str = "", was_alone: bool = False) -> bool:

@@ -166,6 +166,10 @@ def back(job: ClaimedJob, reason: str = "stopping") -> Outcome:
     return Outcome(job.job_id, job.token, OutcomeKind.BACK, reason)
 
 
+def unknown_function(job: ClaimedJob, jitter: float = 1.0) -> Outcome:
+    return Outcome(job.job_id, job.token, OutcomeKind.UNKNOWN_FUNCTION, "no handler", jitter)
+
+
 def ids(jobs: Sequence[ClaimedJob]) -> list[str]:
     return [job.job_id.decode() for job in jobs]
 

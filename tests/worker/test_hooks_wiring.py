@@ -191,6 +191,7 @@ async def test_a_worker_tells_of_retries_and_of_the_end(
 async def test_a_worker_tells_of_a_job_that_nobody_can_run(
     hooked: RRQSettings, events: list[tuple[Any, ...]], client: RRQClient, registry: JobRegistry
 ) -> None:
+    hooked.unknown_function_patience_seconds = 0
     job = await client.enqueue("unheard-of")
     assert job is not None
 

@@ -87,6 +87,15 @@ async def test_settings_with_a_registry_of_0_7_will_do() -> None:
     assert (run.queue, run.result) == ("front", "front: hello eve")
 
 
+async def test_a_handler_that_the_test_forgot_to_register_is_named_at_once(bench: JobBench) -> None:
+    await bench.client.enqueue("forgotten")
+    [run] = await bench.run_due()
+    assert (run.outcome, run.error) == (
+        RunOutcome.DEAD,
+        "No handler registered for function 'forgotten'",
+    )
+
+
 def test_settings_without_handlers_are_refused() -> None:
     with pytest.raises(SettingsError, match="no job_registry"):
         JobBench(RRQSettings())

@@ -228,6 +228,7 @@ async def test_every_outcome_of_ours_is_readable_by_0_7_1(
     legacy: Legacy, settings: RRQSettings, client: RRQClient, ours: Ours
 ) -> None:
     settings.base_retry_delay_seconds = 60
+    settings.unknown_function_patience_seconds = 0
     await client.enqueue("echo", _job_id="done")
     await client.enqueue("fail", _job_id="retrying")
     await client.enqueue("fail", _job_id="dead", _max_retries=1)

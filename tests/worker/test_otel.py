@@ -254,6 +254,7 @@ async def test_a_dead_letter_shows_its_cause_on_the_span(
     error_type: str,
     message: str,
 ) -> None:
+    settings.unknown_function_patience_seconds = 0
     await client.enqueue("work", **options)
     await run_burst(settings, registry_of(handler) if handler else JobRegistry())
     span = spans.one("process")

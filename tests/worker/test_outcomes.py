@@ -490,7 +490,8 @@ async def test_a_handler_may_use_timeouts_of_its_own(bench: Bench) -> None:
 # What no attempt can mend
 
 
-async def test_a_job_without_a_handler_is_dead_at_once(bench: Bench) -> None:
+async def test_a_job_without_a_handler_is_dead_when_patience_is_over(bench: Bench) -> None:
+    bench.settings.unknown_function_patience_seconds = 0
     job = await bench.client.enqueue("unheard-of", _unique_key="once")
     assert job is not None
 
@@ -517,6 +518,7 @@ async def test_an_error_in_the_engine_is_told_as_such(bench: Bench) -> None:
 
 async def test_dead_letters_go_to_the_list_of_the_settings(bench: Bench) -> None:
     bench.settings.default_dlq_name = "graveyard"
+    bench.settings.unknown_function_patience_seconds = 0
 
     job = await bench.client.enqueue("unheard-of")
     assert job is not None

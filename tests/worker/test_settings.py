@@ -54,6 +54,7 @@ DEFAULTS_OF_OURS: dict[str, Any] = {
     "worker_lease_renewal_seconds": None,
     "worker_crash_limit": 3,
     "worker_lost_limit": 5,
+    "unknown_function_patience_seconds": 3600.0,
     "worker_loop_stall_limit_seconds": 30.0,
     "worker_redis_patience_seconds": 30.0,
     "worker_start_limit_seconds": 600.0,

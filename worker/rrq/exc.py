@@ -17,7 +17,7 @@
     │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
     │   ├── InvalidLimit               a pause or a limit that makes no sense (a ValueError too)
     │   ├── UnreadableJob              a stored hash is not a job
-    │   ├── BurstFailed                a burst could not tell whether its queues are empty
+    │   ├── BurstFailed                a burst ended without being done
     │   ├── LeaseLost                  this worker was declared dead and lost its jobs
     │   ├── HandlerNotFound            no handler is registered for a job
     │   └── SettingsError              the configuration cannot work
@@ -215,7 +215,7 @@ class UnreadableJob(RRQError):
 
 
 class BurstFailed(RRQError):
-    """Redis gave no answer for so long that a burst cannot claim to have emptied its queues."""
+    """A burst cannot claim to have emptied its queues: Redis gave no answer, or jobs have no handler here."""
 
 
 class LeaseLost(RRQError):

@@ -79,7 +79,7 @@ class Keys:
         return f"{self.prefix}active:jobs:{worker_id}"
 
     def worker_key(self, worker_id: str) -> str:
-        """Hash describing a registered worker: incarnation, pod, capacity.
+        """Hash describing a registered worker: incarnation, pod, capacity, queues, functions.
 
         Lives until the worker ends or is given up, at most for twenty leases after its last
         heartbeat.
@@ -329,6 +329,14 @@ class Keys:
         Lives while a job is parked.
         """
         return f"{self.prefix}parked"
+
+    @cached_property
+    def missing_functions(self) -> str:
+        """Sorted set of queues with functions that a worker of theirs lately lacked, a hundred at most, scored by when in ms.
+
+        Lives for a day after the last of them.
+        """
+        return f"{self.prefix}functions:missing"
 
     @cached_property
     def recent(self) -> str:

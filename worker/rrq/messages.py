@@ -119,6 +119,8 @@ class OutcomeKind(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
     BACK = "back"
+    UNKNOWN_FUNCTION = "unknown_function"
+    """Handed back for later, because this worker has no handler for it."""
 
 
 class Outcome(NamedTuple):
@@ -160,6 +162,8 @@ class Beat:
     health: Mapping[str, Any]
     health_ttl_seconds: int
     is_registration: bool = False
+    functions: Sequence[str] = ()
+    """Those that it has handlers for; told when it registers."""
 
 
 @dataclass(frozen=True)

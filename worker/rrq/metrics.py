@@ -49,7 +49,8 @@ class Metric:
 
 METRICS: Final[Mapping[str, Metric]] = {
     "rrq_jobs_total": Metric(
-        "Attempts that ended, by outcome: done, retry, dead, cancelled, back (handed back), fenced.",
+        "Attempts that ended, by outcome: done, retry, dead, cancelled, back (handed back), unknown_function (put off, "
+        "because the worker has no handler for it), fenced.",
         ("function", "outcome"),
     ),
     "rrq_job_duration_seconds": Metric("Time a handler took.", ("function",), _DURATIONS),

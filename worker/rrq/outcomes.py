@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import random
 import traceback
 from math import isnan
 from time import monotonic
@@ -21,7 +22,7 @@ from rrq.connection import REDIS_ERRORS
 from rrq.context import JobContext
 from rrq.encoding import encode_result, storable_text
 from rrq.error_types import describe_error, name_error_type
-from rrq.exc import RetryJob
+from rrq.exc import BurstFailed, RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Jobs that came together do not come back together.
+_PUT_OFF_JITTER = (0.75, 1.25)
+_LONGEST_NAME_TOLD = 200
+_MOST_MISSING_FUNCTIONS = 100
 INTERRUPTED = "Job execution interrupted by worker shutdown. Re-queued."
 # Enough to find the line that failed; a deep recursion must not fill Redis.
 _LONGEST_TRACEBACK = 8_000
@@ -57,6 +62,8 @@ class JobOutcomes:
     _threads: HandlerThreads
     _slot_freed: asyncio.Event
     _traces: JobTraces
+    #: Functions of which this worker has put off jobs, because it has no handler for them.
+    _missing_functions: set[str]
 
     async def _execute_job(self, job: Job, queue_name: str) -> None:
         """Run one job to its end; returns when the outcome is stored. Absorbs a cancellation."""
@@ -84,8 +91,7 @@ class JobOutcomes:
     async def _run_and_report(self, job: Job, queue_name: str) -> None:
         handler = self.job_registry.get_handler(job.function_name)
         if handler is None:
-            message = f"No handler registered for function '{job.function_name}'"
-            await self._handle_fatal_job_error(job, queue_name, message)
+            await self._handle_missing_handler(job, queue_name)
             return
         timeout_seconds = timeout_of(job, self.settings)
         if self._hooks.has_hooks:
@@ -112,6 +118,53 @@ class JobOutcomes:
             await self._process_other_failure(job, error, queue_name)
         else:
             await self._handle_job_success(job, result)
+
+    async def _handle_missing_handler(self, job: Job, queue_name: str) -> None:
+        """Give the job back, for a worker that has its function; dead-letter it when none came in time."""
+        patience_seconds = self.settings.unknown_function_patience_seconds
+        # A job that was not claimed is no attempt of this worker, so it cannot be given back.
+        is_claimed = self._ownership.book.find(job) is not None
+        if not is_claimed or await self._waited_for_function(job) >= patience_seconds:
+            message = f"No handler registered for function '{job.function_name}'"
+            await self._handle_fatal_job_error(job, queue_name, message)
+            return
+        # It comes from a producer, may be of any length, and is written at every meeting.
+        name = job.function_name[:_LONGEST_NAME_TOLD]
+        self._note_missing_function(job, name)
+        text = (
+            f"No handler registered for function '{name}' on worker {self.worker_id}. Put off until a worker that has "
+            "it takes the job."
+        )
+        await self._report(job, OutcomeKind.UNKNOWN_FUNCTION, text, random.uniform(*_PUT_OFF_JITTER))
+
+    def _check_no_function_was_missing(self) -> None:
+        """Raise BurstFailed where a burst leaves jobs behind that it could not run: done is something else."""
+        if self._missing_functions:
+            names = ", ".join(map(repr, sorted(self._missing_functions)))
+            raise BurstFailed(
+                f"This burst ran all other jobs, but it has no handler for {names}. It put off the jobs of these "
+                "functions. Register them, or correct the names where the jobs are enqueued, and run the burst again."
+            )
+
+    async def _waited_for_function(self, job: Job) -> float:
+        """Return for how many seconds the job has met workers without its function."""
+        try:
+            return await self.job_store.read_wait_for_function(job.id)
+        except REDIS_ERRORS as error:
+            # Put off once more than need be, which costs less than a job that is dead-lettered too early.
+            logger.warning("wait of a job not read", extra=self._fields(job) | {"error": str(error)})
+            return 0.0
+
+    def _note_missing_function(self, job: Job, name: str) -> None:
+        noted = self._missing_functions
+        is_first = name not in noted and len(noted) < _MOST_MISSING_FUNCTIONS
+        if is_first:
+            noted.add(name)
+        logger.log(
+            logging.WARNING if is_first else logging.DEBUG,
+            "job put off, this worker has no handler for its function",
+            extra=self._fields(job),
+        )
 
     async def _call(self, handler: Handler, job: Job, queue_name: str, timeout_seconds: float) -> Any:
         """Return what the handler returns or raise what it raises; TimeoutError when time is up."""

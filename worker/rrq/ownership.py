@@ -447,6 +447,7 @@ class Ownership:
             self._host.describe_health(),
             settings.health_ttl_seconds,
             is_registration,
+            self._host.job_registry.get_registered_functions() if is_registration else (),
         )
 
     # The end

@@ -266,6 +266,7 @@ class QueueProtocol:
                 json.dumps(beat.health, default=str),
                 beat.health_ttl_seconds,
                 json.dumps(list(beat.queues)),
+                json.dumps(list(beat.functions)) if beat.is_registration else "",
             )
         renewal: Renewal = await self.wire.run(
             load_script("renew_leases"),

@@ -290,6 +290,14 @@ class RRQSettings(BaseSettings):
             "and nobody is left to report a crash. An attempt that ends normally starts the count anew."
         ),
     )
+    unknown_function_patience_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        description=(
+            "Seconds that a job waits for a worker with its function, from when it first meets one without; then "
+            "it is dead-lettered. An hour outlasts a roll-out. 0 dead-letters at once."
+        ),
+    )
     worker_loop_stall_limit_seconds: float = Field(
         default=30.0,
         gt=0,

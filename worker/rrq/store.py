@@ -166,6 +166,15 @@ class JobStore(QueueProtocol, FlowProtocol):
         holder = await self.redis.get(self.keys.unique_lock_key(unique_key))
         return None if holder is None else _text(holder)
 
+    async def read_wait_for_function(self, job_id: str) -> float:
+        """Return for how many seconds a job has met workers without its function; 0 when it has met none."""
+        since_ms = await self.wire.call("HGET", self.keys.job_key(job_id), "unknown_since_ms")
+        try:
+            met_at_ms = int(since_ms)
+        except (TypeError, ValueError):
+            return 0.0
+        return max(0.0, await self._read_now_ms() - met_at_ms) / 1000
+
     async def get_last_process_time(self, unique_key: str) -> datetime | None:
         """Return when a unique key was last processed, in UTC."""
         seconds = await self.redis.get(self.keys.last_process_key(unique_key))

@@ -117,6 +117,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         self._ownership = Ownership(self, self._random.uniform)
         self._slot_freed = asyncio.Event()
         self._traces = JobTraces()
+        self._missing_functions: set[str] = set()
         self._empty_polls = 0
         self._next_delay = settings.default_poll_delay_seconds
         self._was_woken = False
@@ -271,6 +272,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
             and self._is_burst_over(claim, asked_at)
         ):
             if had_no_orphans:
+                self._check_no_function_was_missing()
                 self.is_burst_over = True
                 return True
             # With none left, one more claim at once: what came back before the look is in its queue now.

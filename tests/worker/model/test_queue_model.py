@@ -75,9 +75,14 @@ BROKEN_SCRIPTS = {
         "if true or",
     ),
     "an announced end is blamed": ("reap_workers", "seen[1] == redis.call('ZSCORE', leases, id)", "false"),
+    "a job without its function comes back at once": (
+        "finish_jobs",
+        "now_ms + math.floor(delay_ms)",
+        "now_ms",
+    ),
     "losses are counted beyond a failure": (
         "finish_jobs",
-        "local retries = count_attempt(job)\n  forget_losses(job)",
+        "local retries = count_attempt(job)\n  forget_troubles(job)",
         "local retries = count_attempt(job)",
     ),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n    end", "end"),

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.settings_loading import load_settings
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
 from rrq.flow import FlowState
+from rrq.missing_functions import MissingFunction, describe_missing, read_missing_functions
 from rrq.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -23,6 +24,7 @@ from rrq.store import JobStore
 # Of the time a check may take, the search for RRQ 0.7 workers among all keys gets this part.
 _SEARCH_SHARE = 0.5
 _MOST_PAUSES_TOLD = 10
+_MOST_FUNCTIONS_TOLD = 10
 
 
 @dataclass
@@ -33,6 +35,7 @@ class _Report:
     risks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     flow: FlowState = field(default_factory=FlowState)
+    missing_functions: list[MissingFunction] = field(default_factory=list)
     error: str | None = None
     is_connection_error: bool = False
 
@@ -106,6 +109,13 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
         raise
     except REDIS_ERRORS as refusal:
         report.notes.append(f"Whether Redis may lose jobs could not be checked: {refusal}")
+    try:
+        report.missing_functions = await read_missing_functions(store, observation)
+        report.notes += map(describe_missing, report.missing_functions[:_MOST_FUNCTIONS_TOLD])
+    except LOST_REPLY_ERRORS:
+        raise
+    except REDIS_ERRORS as refusal:
+        report.notes.append(f"Whether workers lack a function could not be checked: {refusal}")
     if not observation.is_controlled:
         return
     try:
@@ -200,6 +210,7 @@ def _to_json(report: _Report) -> dict[str, Any]:
         "paused": [pause_json(target, pause) for target, pause in sorted(report.flow.pauses.items())],
         "limits": len(report.flow.limits),
         "parked": sum(report.flow.parked.values()),
+        "missing_functions": [asdict(missing) for missing in report.missing_functions],
         "risks": report.risks,
         "notes": report.notes,
     }

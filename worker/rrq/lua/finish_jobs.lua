@@ -1,5 +1,5 @@
 -- finish_jobs: store the outcomes of a batch of attempts, each only if it still owns its job.
--- needs: context, wake, flow, enqueue, batch, settle, give_back, minute, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, give_back, put_off, minute, statistics
 -- The token is compared here, not in Python: between a read and a write another worker may claim.
 -- An attempt that has ended marks its token, also against an 0.7 worker that would run on under it:
 -- the same finish, sent again after a cut reply, answers "already applied".
@@ -11,6 +11,7 @@
 --            dead       text error           number hash TTL (s)  key dead letter list
 --            cancelled                       number result TTL (s)
 --            back       text reason          number due (ms)      key queue (both without token only)
+--          unknown_function   text reason  number factor of the delay (jitter; with token only)
 --          token '' = the caller never claimed: applied unless another worker holds the lock
 -- Returns  per job: 1 stored   2 already applied   3 cancelled instead   0 fenced (forget this
 --          attempt)   -1 the job key is not a hash, nothing written
@@ -122,6 +123,9 @@ local function finish(n, at)
   end
   if outcome == 'back' and token ~= '' then
     return give_back(id, worker_id, text, {default_dlq, dlq_ttl_s}) == 1 and 1 or 3
+  end
+  if outcome == 'unknown_function' then
+    return put_off().put_off_job(id, worker_id, text, number, {default_dlq, dlq_ttl_s}) and 1 or 3
   end
   if holders[n] == worker_id then free_locks[#free_locks + 1] = locks[n] end
   ended[#ended + 1] = id

@@ -106,6 +106,8 @@ class JobBench:
                 "redis_sentinel_hosts": [],
                 "redis_sentinel_service": None,
                 "durability": "server",
+                # No other worker will ever come that has the function: a test learns at once that it forgot to register it.
+                "unknown_function_patience_seconds": 0.0,
                 "worker_concurrency": self._concurrency,
                 # By what the application has: one that is stuck in its thread must not hold up the next job.
                 "worker_sync_handler_threads": self._given.sync_handler_threads,

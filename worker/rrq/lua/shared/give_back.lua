@@ -24,10 +24,10 @@ end
 
 -- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
 -- it. `letters` is the dead letter list and its TTL in seconds, for a job whose queue key holds something
--- else. `blame` is nil, or a function (job key, id) that may bury the job instead and then returns
--- true. Returns 1 when the job is due again, 0 when it was not this worker's any more. Whoever calls lets others in
--- when all are given back.
-local function give_back(id, worker_id, reason, letters, blame)
+-- else. `instead` is nil, or a function (job key, id, fields) that may do something else with the job, bury it say, and then
+-- returns true. Returns 1 when the job is due again, 0 when it was not this worker's any more. Whoever calls lets others in
+-- when all are given back. With `is_untold` the story of the job does not tell of it.
+local function give_back(id, worker_id, reason, letters, instead, is_untold)
   local job = prefix .. 'job:' .. id
   sure('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
   local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
@@ -38,7 +38,7 @@ local function give_back(id, worker_id, reason, letters, blame)
   if not unlock(id, worker_id) or owner ~= worker_id then return 0 end
   if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return 0 end
   local queue = home_queue(seen[4], seen[6])
-  settle().note_attempt(job, 'back', reason)
+  if not is_untold then settle().note_attempt(job, 'back', reason) end
   if seen[11] then give_up_slots(id, job, seen[11]) end
   -- Seen before the job is touched: adding to it would stop the script half-way, with the job in no queue
   -- and in no active set.
@@ -57,7 +57,7 @@ local function give_back(id, worker_id, reason, letters, blame)
     settle().mark_cancelled(id, tonumber(seen[9]) or 86400, seen[8], seen[10])
     return 0
   end
-  if blame and blame(job, id, seen) then return 0 end
+  if instead and instead(job, id, seen) then return 0 end
   redis.call('HSET', job, 'status', 'PENDING', 'next_scheduled_run_time', iso(now_us))
   settle().write_error(job, reason)
   redis.call('PERSIST', job)

@@ -20,9 +20,9 @@ local function write_error(job, text, error_type)
   end
 end
 
--- An attempt that ended by itself shows that the job does not take its worker along.
-local function forget_losses(job)
-  if redis.call('HDEL', job, 'losses', 'loss_history') > 0 and redis.call('HGET', job, 'suspect') == 'lost' then
+-- An attempt that ended by itself shows that the job does not take its worker along, and that its function is known.
+local function forget_troubles(job)
+  if redis.call('HDEL', job, 'unknown_since_ms', 'losses', 'loss_history') > 0 and redis.call('HGET', job, 'suspect') == 'lost' then
     redis.call('HDEL', job, 'suspect')
   end
 end
@@ -30,7 +30,7 @@ end
 -- A failed attempt is counted and the job queued again. A queued job never has an expiry.
 local function queue_retry(id, job, queue, due_ms, reason, status, error_type)
   local retries = count_attempt(job)
-  forget_losses(job)
+  forget_troubles(job)
   redis.call('HSET', job, 'status', status, 'next_scheduled_run_time', iso(due_ms * 1000))
   write_error(job, reason, error_type)
   redis.call('PERSIST', job)
