@@ -15,6 +15,9 @@ from rrq_operator.spec import PoolSpec
 _RATE_FADE = 0.9
 #: Nobody was looking for longer than this (another leader, a stalled loop): what was needed meanwhile is unknown.
 LONGEST_SILENCE_SECONDS = 10.0
+#: How long a pool above maxReplicas waits for Redis. With Redis its pods drain before they go; without, nobody can be
+#: flagged. The workers themselves count Redis as lost after the same time.
+UNREADABLE_PATIENCE_SECONDS = 30.0
 
 
 class Reason(StrEnum):
@@ -119,6 +122,7 @@ class ScalingMemory:
     shrunk_at: float | None = None
     step_floor: int | None = None
     """Where the current step down ends: pods leave one by one, and all of them are one step."""
+    unreadable_since: float | None = None
 
     @property
     def jobs_per_second_per_replica(self) -> float | None:
@@ -147,16 +151,13 @@ def decide_replicas(
 ) -> tuple[ScalingDecision, ScalingMemory]:
     """Return how many replicas there should be, and what to remember for the next time.
 
-    ``workload`` None means that the queues could not be read: unknown is not zero, so the size stays.
+    ``workload`` None means that the queues could not be read: unknown is not zero, so the size stays, within the limits
+    that the user has set.
     """
     memory = _remember_requested(memory, requested, now_seconds)
     if workload is None:
-        words = f"the queues cannot be read, so the size stays at {requested}"
-        # The window starts anew afterwards: nobody knows what was needed meanwhile.
-        memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
-        memory = replace(memory, was_saturated=False)
-        return ScalingDecision(requested, Reason.QUEUE_UNREADABLE, words, requested), memory
-    memory = _remember_rate(memory, workload)
+        return _decide_unread(policy, requested, memory, now_seconds)
+    memory = replace(_remember_rate(memory, workload), unreadable_since=None)
     need = _decide_need(policy, workload, memory.jobs_per_second_per_replica)
     silence_seconds = max(policy.window_seconds, LONGEST_SILENCE_SECONDS)
     is_first = not memory.enough or now_seconds > memory.enough[-1][0] + silence_seconds
@@ -172,6 +173,35 @@ def decide_replicas(
     if need.replicas >= requested:
         return need, memory
     return _decide_shrinking(policy, need, requested, memory, now_seconds)
+
+
+def _decide_unread(
+    policy: ScalingPolicy, requested: int, memory: ScalingMemory, now_seconds: float
+) -> tuple[ScalingDecision, ScalingMemory]:
+    """Keep the size, but never below the smallest that the spec allows nor above maxReplicas.
+
+    A lowered maxReplicas holds without Redis as well: fewer connections may be just what that Redis needs to answer
+    again. Kubernetes then chooses the pods, and each lets its jobs end within its grace period.
+    """
+    since = now_seconds if memory.unreadable_since is None else memory.unreadable_since
+    # The window starts anew afterwards: nobody knows what was needed meanwhile.
+    memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
+    memory = replace(memory, was_saturated=False, unreadable_since=since)
+    words = "the queues cannot be read"
+    kept = ScalingDecision(
+        requested, Reason.QUEUE_UNREADABLE, f"{words}, so the size stays at {requested}", requested
+    )
+    lowest, highest = min(policy.idle_replicas, policy.max_replicas), policy.max_replicas
+    if policy.paused or lowest <= requested <= highest:
+        return kept, memory
+    if requested < lowest:
+        return replace(kept, replicas=lowest, words=f"{words}; at least {lowest} by the spec"), memory
+    words = f"{words}; maxReplicas allows {highest}"
+    if now_seconds < since + UNREADABLE_PATIENCE_SECONDS:
+        words += f", which holds once they can be read, or after {UNREADABLE_PATIENCE_SECONDS:.0f} s"
+        return replace(kept, words=words), memory
+    limited = replace(kept, replicas=highest, words=words)
+    return _decide_shrinking(policy, limited, requested, memory, now_seconds)
 
 
 def _decide_need(policy: ScalingPolicy, workload: Workload, rate: float | None) -> ScalingDecision:
@@ -274,8 +304,8 @@ def _decide_shrinking(
 
 
 def _while(need: ScalingDecision, reason: Reason) -> Reason:
-    """Return the reason of a pool that is becoming smaller; that it is on hold matters more to a reader."""
-    return need.reason if need.reason is Reason.ON_HOLD else reason
+    """Return the reason of a pool that is becoming smaller; what keeps it from its work matters more to a reader."""
+    return need.reason if need.reason in (Reason.ON_HOLD, Reason.QUEUE_UNREADABLE) else reason
 
 
 def _remember_need(

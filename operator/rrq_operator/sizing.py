@@ -127,7 +127,7 @@ class SizingStep:
     plan: ShrinkPlan
     workload: Workload | None
     replicas: int
-    """What to ask for now: the decision where it grows, what the plan allows where it shrinks."""
+    """What to ask for now: the decision where it grows or cannot be planned, else what the plan allows."""
 
 
 def decide_size(
@@ -143,9 +143,11 @@ def decide_size(
     decision, scaling = decide_replicas(
         build_policy(spec), workload, scene.requested, memory.scaling, now_seconds
     )
-    # While nobody can be seen, nobody is sent away and nobody called back.
+    # While nobody can be seen, nobody is flagged and nobody called back. Where only a queue cannot be read, the workers
+    # are in sight, and a pool above maxReplicas drains first as ever.
     plan = ShrinkPlan()
-    if workload is not None:
+    is_planned = workload is not None or (scene.seen is not None and decision.replicas < scene.requested)
+    if is_planned:
         plan = plan_shrinking(
             [build_candidate(pod, workers.get(pod.uid, ()), memory) for pod in scene.pods],
             scene.requested,
@@ -162,11 +164,12 @@ def decide_size(
         seen_at_ms=None if scene.seen is None else scene.seen.now_ms,
         stepped_at=now_seconds,
         # Flags are not renewed without a plan, and end by themselves.
-        flagged=memory.flagged if workload is not None else frozenset(),
+        flagged=memory.flagged if is_planned else frozenset(),
     )
-    growing = max(decision.replicas, scene.requested)
+    # Without anybody in sight a decision is only less where maxReplicas demands it, and Kubernetes chooses the pods.
+    unplanned = decision.replicas if scene.seen is None else max(decision.replicas, scene.requested)
     return SizingStep(
-        decision, plan, workload, replicas=growing if plan.replicas is None else plan.replicas
+        decision, plan, workload, replicas=unplanned if plan.replicas is None else plan.replicas
     ), memory
 
 

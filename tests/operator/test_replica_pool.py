@@ -123,6 +123,20 @@ async def test_another_size_in_a_newer_view_is_somebody_elses(desk: Desk) -> Non
     assert desk.conditions["ScalingActive"] == (False, "ForeignScaler")
 
 
+async def test_a_lowered_maximum_is_carried_out_without_redis(desk: Desk) -> None:
+    desk.show(requested=30, version=11)
+    assert desk.record.pool is not None
+    controller, without_redis = desk.controller, Round(desk.record, ("default",), secret_version="")
+    controller.decide(without_redis, desk.record.pool)
+    await controller.act(without_redis, desk.record.pool)
+    assert desk.cluster.sizes == []
+    scaling = replace(controller._memory.scaling, unreadable_since=monotonic() - 60)  # as if it had waited
+    controller._memory = replace(controller._memory, scaling=scaling)
+    controller.decide(without_redis, desk.record.pool)
+    await controller.act(without_redis, desk.record.pool)
+    assert desk.cluster.sizes == [20]
+
+
 async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Desk) -> None:
     desk.cluster.refuses_sizes = True
     await desk.look(due=100)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -269,11 +270,54 @@ def test_a_paused_pool_keeps_its_size_whatever_the_queues_hold() -> None:
         assert (decision.replicas, decision.reason) == (7, Reason.PAUSED)
 
 
-@pytest.mark.parametrize("requested", [0, 7, 30])
+@pytest.mark.parametrize("requested", [0, 7, 20])
 def test_queues_that_cannot_be_read_are_not_empty_queues(requested: int) -> None:
     decision = decide(replace(POLICY, window_seconds=0), None, requested=requested)
 
     assert (decision.replicas, decision.reason) == (requested, Reason.QUEUE_UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "replicas"),
+    [
+        ({"scaling": Scaling(min_replicas=5)}, 5),
+        ({"replicas": 8}, 8),
+        ({"scaling": Scaling(min_replicas=5, idle_replicas=2)}, 2),
+        ({"scaling": Scaling(min_replicas=5, paused=True)}, 1),
+    ],
+    ids=["minReplicas", "kubectl scale", "idleReplicas: perhaps there is no work", "paused: the size stays"],
+)
+def test_a_pool_grows_to_its_floor_while_its_queues_cannot_be_read(
+    spec: dict[str, Any], replicas: int
+) -> None:
+    decision = decide(build_policy(spec_with(**spec)), None, requested=1)
+
+    assert (decision.replicas, decision.reason) == (replicas, Reason.QUEUE_UNREADABLE)
+
+
+@pytest.mark.parametrize(("step_replicas", "second"), [(None, 2), (10, 10)])
+def test_a_lowered_maximum_holds_without_redis_after_a_while(step_replicas: int | None, second: int) -> None:
+    policy = replace(POLICY, max_replicas=2, step_replicas=step_replicas)
+    pool = Watched(policy, requested=20)
+
+    first = [pool.step(None, float(now_seconds)) for now_seconds in range(30)]
+    decision = pool.step(None, 30)
+
+    assert {one.replicas for one in first} == {20}
+    assert len({one.words for one in first}) == 1
+    assert (decision.replicas, decision.reason) == (second, Reason.QUEUE_UNREADABLE)
+    assert decision.words == (
+        f"the queues cannot be read; maxReplicas allows 2; shrinking from 20 to {second}"
+    )
+
+
+def test_an_answer_of_redis_gives_a_pool_above_its_maximum_time_to_drain_again() -> None:
+    busy = Workload(due=0, due_soon=0, busy=200)
+    memory = ScalingMemory()
+    for now_seconds, workload in ((0, None), (29, busy), (31, None)):
+        decision, memory = decide_replicas(replace(POLICY, max_replicas=2), workload, 20, memory, now_seconds)
+
+    assert decision.replicas == 20
 
 
 # Down
@@ -552,7 +596,7 @@ def test_a_size_is_never_outside_the_limits_nor_below_what_running_jobs_need(
         before = pool.requested
         decision = pool.step(workload, now_seconds)
         if workload is None:
-            assert decision.replicas == before
+            assert decision.replicas == max(before, policy.idle_replicas)
             continue
         lowest = policy.min_replicas if workload.demand else policy.idle_replicas
         assert lowest <= decision.replicas <= policy.max_replicas

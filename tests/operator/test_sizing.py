@@ -25,6 +25,8 @@ SPEC = PoolSpec(
     scaling=Scaling(max_replicas=20, scale_down=ScaleDown(window_seconds=0)),
 )
 
+SMALL = SPEC.model_copy(update={"scaling": Scaling(max_replicas=1)})
+
 
 def queue(due: int = 0, due_soon: int = 0, later: int = 0, held: int = 0) -> QueueObservation:
     return QueueObservation(due, due_soon, later, None, None, held)
@@ -67,7 +69,7 @@ class Sized:
     ) -> SizingStep:
         scene = PoolScene(observation, self.pods, len(self.pods), is_on_hold=is_on_hold)
         step, self.memory = decide_size(self.spec, ["fast", "slow"], scene, self.memory, now_seconds)
-        if step.workload is not None:
+        if observation is not None:
             self.memory = replace(self.memory, flagged=frozenset(step.plan.drain))
         return step
 
@@ -180,6 +182,29 @@ def test_a_pool_with_an_unreadable_queue_keeps_its_size_and_its_pods(observation
 
     assert (step.workload, step.replicas, step.plan) == (None, 2, ShrinkPlan())
     assert step.decision.reason == Reason.QUEUE_UNREADABLE
+
+
+def test_a_lowered_maximum_without_redis_leaves_the_choice_to_kubernetes() -> None:
+    pool = Sized(ready_pod("a"), ready_pod("b"), spec=SMALL)
+
+    steps = [pool.step(None, now_seconds) for now_seconds in range(0, 31, 5)]
+
+    assert [step.replicas for step in steps] == [2] * 6 + [1]
+    assert all(step.plan == ShrinkPlan() for step in steps)
+
+
+def test_a_lowered_maximum_drains_first_where_only_a_queue_cannot_be_read() -> None:
+    pool = Sized(ready_pod("a"), ready_pod("b"), spec=SMALL)
+    workers = {"a1": worker("a1", "a", busy=1), "b1": worker("b1", "b")}
+    sizes = []
+    for now_seconds in range(0, 41, 5):
+        if "b" in pool.memory.flagged:
+            workers["b1"] = replace(workers["b1"], is_draining=True)
+        step = pool.step(Observation(0, {"fast": queue()}, workers), now_seconds)
+        sizes.append(step.replicas)
+
+    assert sizes == [2] * 7 + [1] * 2
+    assert step.plan.costs == {"pool-b": VICTIM_COST}
 
 
 def test_growing_asks_for_the_whole_target_at_once() -> None:

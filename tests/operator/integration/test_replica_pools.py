@@ -218,6 +218,16 @@ async def test_kubectl_scale_sets_a_floor(
     await eventually(lambda: desk.replicas() == 0, 40)
 
 
+async def test_the_floors_of_a_pool_hold_although_its_redis_never_answered(
+    desk: PoolDesk, operator: RunningOperator
+) -> None:
+    desk.apply(build_pool(redis={"url": "redis://127.0.0.1:1/0"}, scaling={"minReplicas": 2}))
+    await eventually(lambda: desk.replicas() == 2, 60)
+    desk.kubectl("scale", "rrqpool", "emails", "--replicas=4")
+    await eventually(lambda: desk.replicas() == 4, 30)
+    assert desk.condition("ScalingActive")[:2] == ("False", "QueueUnreadable")
+
+
 async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
     desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
 ) -> None:
