@@ -45,7 +45,7 @@ class ReplicaPool:
         self._decided_at = 0.0
         self._foreign: tuple[str, float] | None = None
         self._step: SizingStep | None = None
-        self._decided_on: frozenset[tuple[str, bool]] = frozenset()
+        self._decided_on: frozenset[tuple[str, bool, bool]] = frozenset()
         self._needs_children = False
         self._scale_retry_at = 0.0
         #: Whether the next round should come soon: flags were set and may be confirmed.
@@ -245,10 +245,12 @@ class ReplicaPool:
         )
 
 
-def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool]]:
+def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool, bool]]:
     """Return the pods that count, by what Kubernetes chooses the first victims by."""
     return frozenset(
-        (pod.uid, pod.ready_at is not None) for pod in pods if not (pod.is_terminating or pod.has_ended)
+        (pod.uid, pod.has_started, pod.ready_at is not None)
+        for pod in pods
+        if not (pod.is_terminating or pod.has_ended)
     )
 
 
@@ -263,4 +265,6 @@ def _recall(status: Mapping[str, Any], pods: Iterable[PodView]) -> SizingMemory:
 
 
 def _pod_state(pod: PodView) -> PodState:
-    return PodState(pod.uid, pod.name, pod.created_at, pod.ready_at, pod.deletion_cost)
+    return PodState(
+        pod.uid, pod.name, pod.created_at, pod.ready_at, pod.deletion_cost, has_started=pod.has_started
+    )

@@ -5,8 +5,10 @@ jobs; once such a pod is seen flagged *and* idle in one observation, it has gone
 more. Only then does the pool ask for one replica less. Each pod leaves as soon as it is quiet, however long the
 others take.
 
-Kubernetes is told by the deletion cost which pods are meant. It prefers pods that are not ready to those with the
-lowest cost; so nothing is lowered while a pod is not ready without being quiet itself.
+Kubernetes is told by the deletion cost which pods are meant. Before it compares costs, it takes pods that never
+started, then pods that are not ready. A pod that never started holds no job, so Kubernetes may take any of those. While
+a pod that did start is not ready and not quiet, only pods that never started are given back. A pod that starts in the
+moment of the choice gets SIGTERM and drains.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +30,8 @@ class Candidate:
     deletion_cost: int = 0
     is_settled: bool = True
     """Whether all its workers are in sight, as far as we know: none of them vanished lately."""
+    has_started: bool = True
+    """Whether a worker ran in it, now or before. Without that it holds no job."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,13 @@ def plan_shrinking(
     quiet = [pod for pod in victims if _has_gone_quiet(pod, flagged)]
     quiet_uids = {pod.uid for pod in quiet}
     staying = [pod for pod in candidates if pod.uid not in quiet_uids]
-    may_lower = (
-        # In a roll-out replicas are spread over two ReplicaSets, and costs are compared only within one.
-        not is_rolling_out and all(pod.is_ready for pod in staying)
-    ) or (kept == 0 and not staying)  # all go, so that nobody can choose wrongly
+    # In a roll-out replicas are spread over two ReplicaSets, and costs are compared only within one. When all go, nobody
+    # can choose wrongly.
+    may_lower = not is_rolling_out or (kept == 0 and not staying)
+    could_take_another = any(pod.has_started and not pod.is_ready for pod in staying)
+    leaving = [pod for pod in quiet if not pod.has_started] if could_take_another else quiet
     # Never fewer than the pods that must not go. Those that were asked for and never came are given up first.
-    lowered = max(kept, len(staying))
+    lowered = max(kept, len(candidates) - len(leaving))
     return ShrinkPlan(
         drain=tuple(pod.uid for pod in victims),
         release=tuple(
@@ -108,20 +113,27 @@ def plan_shrinking(
             **{
                 pod.name: 0 for pod in staying if pod.deletion_cost == VICTIM_COST and pod.uid not in given_up
             },
-            **{pod.name: VICTIM_COST for pod in quiet if may_lower and pod.deletion_cost != VICTIM_COST},
+            **{pod.name: VICTIM_COST for pod in leaving if may_lower and pod.deletion_cost != VICTIM_COST},
         },
         replicas=lowered if may_lower and lowered < requested else None,
         waiting_for=len(victims) - len(quiet),
     )
 
 
-def _order(pod: Candidate, flagged: Collection[str]) -> tuple[bool, bool, bool, int, float]:
-    """Kubernetes takes pods that are not ready first, so those go first.
+def _order(pod: Candidate, flagged: Collection[str]) -> tuple[bool, bool, bool, bool, int, float]:
+    """Kubernetes takes pods that never started first, then those that are not ready, so they go in that order.
 
     Then the idle, who need not wait: a long job in a flagged pod keeps no idle pod in its place. Among equals, who
     was chosen before stays chosen.
     """
-    return pod.is_ready, pod.busy > 0, not _is_flagged(pod, flagged), pod.busy, -pod.created_at
+    return (
+        pod.has_started,
+        pod.is_ready,
+        pod.busy > 0,
+        not _is_flagged(pod, flagged),
+        pod.busy,
+        -pod.created_at,
+    )
 
 
 def _is_flagged(pod: Candidate, flagged: Collection[str]) -> bool:
@@ -129,6 +141,8 @@ def _is_flagged(pod: Candidate, flagged: Collection[str]) -> bool:
 
 
 def _has_gone_quiet(pod: Candidate, flagged: Collection[str]) -> bool:
+    if not pod.has_started:
+        return pod.uid in flagged
     # Where no worker is there yet, whoever comes finds the flag.
     is_refused_jobs = pod.is_draining or not pod.has_workers
     return pod.uid in flagged and is_refused_jobs and pod.busy == 0 and pod.is_settled

@@ -44,6 +44,8 @@ class PodState:
     ready_at: float | None
     """None while it is not ready."""
     deletion_cost: int = 0
+    has_started: bool = True
+    """Whether the container of its worker runs or ever ran, as far as Kubernetes knows."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,8 @@ def build_candidate(pod: PodState, workers: Sequence[WorkerObservation], memory:
         has_workers=bool(workers),
         deletion_cost=pod.deletion_cost,
         is_settled=pod.uid not in memory.unsettled,
+        # A worker in Redis proves it where the kubelet has not reported yet.
+        has_started=pod.has_started or bool(workers),
     )
 
 

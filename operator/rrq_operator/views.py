@@ -66,6 +66,8 @@ class PodView:
     trouble_reason: str
     ending: Ending | None
     owner_kind: str
+    has_started: bool = True
+    """The worker's container runs or ever ran."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ def parse_pod(raw: Raw) -> PodView:
         trouble_reason=trouble_reason,
         ending=_find_ending(containers),
         owner_kind=owners[0]["kind"] if owners else "",
+        # A pod stays Pending until all its containers have started, also when the worker was the first.
+        has_started=phase != "Pending" or _has_worker_started(containers),
     )
 
 
@@ -267,6 +271,17 @@ def _find_ending(containers: Iterable[Raw]) -> Ending | None:
         if (end := state.get("terminated")) and end.get("finishedAt")
     ]
     return max(ends, key=lambda end: end.finished_at, default=None)
+
+
+def _has_worker_started(containers: Iterable[Raw]) -> bool:
+    return any(
+        "running" in state
+        or "terminated" in state
+        or bool(container.get("lastState") or container.get("restartCount"))
+        for container in containers
+        if container.get("name") == CONTAINER
+        for state in (container.get("state") or {},)
+    )
 
 
 def _find_scaler(managed_fields: Iterable[Raw]) -> str:

@@ -34,6 +34,10 @@ def flagged_pod(uid: str, **changes: object) -> Candidate:
     return pod(uid, is_draining=True, **changes)
 
 
+def pending_pod(uid: str, **changes: object) -> Candidate:
+    return pod(uid, is_ready=False, has_workers=False, has_started=False, **changes)
+
+
 def plan(
     candidates: list[Candidate],
     target: int,
@@ -169,6 +173,33 @@ def test_nothing_is_lowered_while_kubernetes_might_take_another_pod(other: Candi
 
     assert step.replicas is None
     assert VICTIM_COST not in step.costs.values()
+
+
+@pytest.mark.parametrize("target", [60, 30, 11, 10])
+def test_pending_pods_are_given_back_whether_or_not_others_stay_pending(target: int) -> None:
+    busy = [pod(f"a{number}", busy=1) for number in range(10)]
+    pending = [pending_pod(f"b{number}") for number in range(90)]
+
+    first = plan([*busy, *pending], target)
+    second = plan([*busy, *pending], target, set(first.drain))
+
+    assert (len(first.drain), first.replicas) == (100 - target, None)
+    assert second.replicas == target
+    assert not set(second.costs) & {one.name for one in busy}
+
+
+def test_pending_pods_are_given_back_although_a_worker_is_out_of_sight() -> None:
+    assert plan([pod("a"), pending_pod("b", is_settled=False)], 1, {"b"}).replicas == 1
+
+
+def test_beside_a_busy_pod_that_is_not_ready_only_pending_pods_are_given_back() -> None:
+    unready, idle = pod("a", busy=1, is_ready=False), flagged_pod("b")
+
+    step = plan([unready, idle, pending_pod("c"), pending_pod("d")], 0, {"a", "b", "c", "d"})
+    at_most_one = plan([unready, pending_pod("c"), pending_pod("d")], 2, {"d"})
+
+    assert (step.replicas, set(step.costs)) == (2, {"pool-c", "pool-d"})
+    assert (at_most_one.replicas, at_most_one.drain) == (2, ("d",))
 
 
 def test_quiet_pods_leave_while_other_flagged_pods_still_run_jobs() -> None:
@@ -314,11 +345,13 @@ def situations(draw: st.DrawFn) -> Situation:
     candidates = []
     for number in range(random.randrange(8)):
         has_workers = random.random() < 0.8
+        has_started = has_workers or random.random() < 0.5
         candidates.append(
             Candidate(
                 uid=f"uid-{number}",
                 name=f"pod-{number}",
-                is_ready=random.random() < 0.8,
+                has_started=has_started,
+                is_ready=has_started and random.random() < 0.8,
                 created_at=random.random(),
                 busy=random.choice([0, 0, 1, 5]) if has_workers else 0,
                 is_draining=has_workers and random.random() < 0.6,
@@ -332,7 +365,7 @@ def situations(draw: st.DrawFn) -> Situation:
 
 
 def is_safe_to_lose(candidate: Candidate, flagged: Collection[str]) -> bool:
-    return (
+    return not candidate.has_started or (
         candidate.uid in flagged
         and candidate.busy == 0
         and candidate.is_settled
@@ -360,7 +393,8 @@ def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
         return
     assert target <= step.replicas < requested
     for_kubernetes = sorted(
-        candidates, key=lambda one: (one.is_ready, step.costs.get(one.name, one.deletion_cost))
+        candidates,
+        key=lambda one: (one.has_started, one.is_ready, step.costs.get(one.name, one.deletion_cost)),
     )
     removed = for_kubernetes[: max(0, len(candidates) - step.replicas)]
     assert {one.uid for one in removed} <= safe
@@ -389,7 +423,7 @@ def test_a_pool_that_grows_is_never_lowered(situation: Situation) -> None:
 @given(situations())
 def test_what_a_flagged_pod_still_runs_keeps_no_idle_pod_in_its_place(situation: Situation) -> None:
     candidates, more, target, flagged, _ = situation
-    ready = [replace(one, is_ready=True) for one in candidates]
+    ready = [replace(one, is_ready=True, has_started=True) for one in candidates]
 
     step = plan_shrinking(ready, len(ready) + more, target, flagged, is_rolling_out=False)
 
@@ -449,6 +483,7 @@ class ModelPod:
     uid: str
     created_at: float
     workers: list[ModelWorker]
+    started_at: float
     cost: int = 0
     heard_at: float = 0.0
     probed_at: float = 0.0
@@ -466,7 +501,7 @@ class Model:
 
     What is taken for granted: from observation to action the operator needs less time than a pod to start, and another
     leader needs more time to take over than Kubernetes to do what the one before asked for. What nobody can foresee
-    is forgiven: a pod that turned not ready after the operator had looked at it.
+    is forgiven: a pod that started or turned not ready after the operator had looked at it.
     """
 
     capacity = 2
@@ -576,7 +611,15 @@ class Model:
         if self.random.random() < 0.5:
             self.listed_at = self.now
             self.listed = [
-                PodState(one.uid, one.uid, one.created_at, one.ready_at, one.cost) for one in self.pods
+                PodState(
+                    one.uid,
+                    one.uid,
+                    one.created_at,
+                    one.ready_at,
+                    one.cost,
+                    has_started=one.started_at <= self.now,
+                )
+                for one in self.pods
             ]
 
     def replica_set(self) -> None:
@@ -589,17 +632,35 @@ class Model:
         if surplus > 0:
             order = sorted(
                 self.pods,
-                key=lambda one: (one.ready_at is not None, one.cost, -one.created_at, self.random.random()),
+                key=lambda one: (
+                    one.started_at <= self.now,
+                    one.ready_at is not None,
+                    one.cost,
+                    -one.created_at,
+                    self.random.random(),
+                ),
             )
             for one in order[:surplus]:
-                is_forgiven = one.ready_at is None and one.unready_since > self.lowered_by
+                is_forgiven = one.ready_at is None and self.lowered_by < max(
+                    one.unready_since, one.started_at
+                )
                 assert one.running == 0 or is_forgiven, f"{one} was taken with a running job at {self.now}"
                 self.pods.remove(one)
                 self.removed += 1
         for _ in range(-surplus):
-            starts_at = self.now + self.random.choice([4.0, 6.0, 6.0, 30.0])
-            workers = [ModelWorker(self.name(), registers_at=starts_at + index) for index in range(2)]
-            self.pods.append(ModelPod(self.name(), self.now, workers, heard_at=self.now, probed_at=self.now))
+            # Some find no node for long.
+            registers_at = self.now + self.random.choice([4.0, 6.0, 6.0, 30.0, 120.0])
+            workers = [ModelWorker(self.name(), registers_at=registers_at + index) for index in range(2)]
+            self.pods.append(
+                ModelPod(
+                    self.name(),
+                    self.now,
+                    workers,
+                    started_at=registers_at - 2,
+                    heard_at=self.now,
+                    probed_at=self.now,
+                )
+            )
 
     def operator(self) -> None:
         if self.actions:
@@ -655,7 +716,7 @@ class Model:
 
     def fault(self) -> None:
         if self.happens(40 * self.calm):  # a child crashes, its jobs go back, another one takes its place
-            for one in self.pods[:1]:
+            for one in [one for one in self.pods[:1] if one.started_at <= self.now]:
                 crashed = one.workers.pop(0)
                 self.due += len(crashed.job_ends)
                 one.workers.append(ModelWorker(self.name(), registers_at=self.now + 2))
@@ -672,7 +733,8 @@ class Model:
             self.redis_away = (self.now, self.now + away_seconds)
             if away_seconds > LEASE_SECONDS:
                 for worker in (worker for one in self.pods for worker in one.workers):
-                    worker.registers_at = self.redis_away[1] + self.random.uniform(0, HEARTBEAT_SECONDS)
+                    back_at = self.redis_away[1] + self.random.uniform(0, HEARTBEAT_SECONDS)
+                    worker.registers_at = max(worker.registers_at or 0.0, back_at)
         if self.happens(30 * self.calm) and self.pods:  # a node so busy that probes time out
             self.random.choice(self.pods).fails_probes_until = self.now + self.random.choice([5, 20, 60])
         if self.happens(60 * self.calm):  # another leader, who knows nothing

@@ -401,6 +401,14 @@ def test_a_pod_that_lost_a_worker_from_sight_is_kept_until_it_would_be_back() ->
     assert steps_until_gone(pool, 23) == SETTLING_SECONDS - 1
 
 
+def test_a_pod_whose_worker_is_seen_has_started_whatever_the_kubelet_has_reported() -> None:
+    late = PodState("b", "pool-b", created_at=20.0, ready_at=None, has_started=False)
+    pool = watched_pool(ready_pod("a"), late)
+    busy = [worker("a1", "a", busy=1), worker("b1", "b", busy=1, is_draining=True)]
+
+    assert [pool.step(seen(*busy), now_seconds).replicas for now_seconds in (21, 22, 23)] == [2, 2, 2]
+
+
 def test_a_worker_that_redis_forgot_before_it_was_seen_keeps_its_pod() -> None:
     pool = watched_pool(ready_pod("a"), PodState("b", "pool-b", created_at=20.0, ready_at=None))
     forgotten = seen()  # Redis restarted; the worker of "b" had come, claimed a job and was never looked at

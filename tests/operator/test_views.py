@@ -68,6 +68,33 @@ def test_a_pod_without_a_node_is_trouble() -> None:
     assert parse_pod(pod({"conditions": [nowhere]})).trouble == "0/1 nodes"
 
 
+@pytest.mark.parametrize(
+    ("status", "has_started"),
+    [
+        ({}, False),
+        ({"containerStatuses": [{"name": "worker", "state": {"waiting": {}}}]}, False),
+        ({"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}]}, False),
+        ({"containerStatuses": [{"name": "worker", "state": {"running": {}}}]}, True),
+        ({"containerStatuses": [{"name": "worker", "state": {"waiting": {}}, "restartCount": 1}]}, True),
+        ({"containerStatuses": [{"name": "worker", "lastState": {"terminated": {}}}]}, True),
+        ({"phase": "Running"}, True),
+        ({"phase": "Unknown"}, True),
+    ],
+    ids=[
+        "no node",
+        "no image",
+        "only a sidecar runs",
+        "the worker runs and a sidecar does not",
+        "the worker ran before",
+        "the worker ended",
+        "running",
+        "unknown",
+    ],
+)
+def test_only_a_pod_whose_worker_never_ran_has_not_started(status: dict[str, Any], has_started: bool) -> None:
+    assert parse_pod(pod({"phase": "Pending"} | status)).has_started == has_started
+
+
 def test_a_node_that_fell_silent_cuts_its_pods_off() -> None:
     conditions = [
         {"type": "ContainersReady", "status": "True"},

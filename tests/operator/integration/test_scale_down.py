@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fake_node import PodBehaviour
 from faulty_api import FaultyApi
 from operator_process import RunningOperator
 from pod_workers import PodWorkers
@@ -94,6 +95,34 @@ async def test_idle_pods_go_busy_ones_stay_until_their_jobs_have_ended(
             await eventually(lambda: desk.replicas() == 0, 60)
             await eventually(lambda: is_ready(desk, "AtZero"), 30)
             await eventually(lambda: [event for event in desk.events("Scaled") if event.startswith("1 → 0")])
+
+
+async def test_pods_that_never_started_are_given_back_while_others_run_jobs(
+    desk: PoolDesk,
+    operator: RunningOperator,
+    fake_node: FakeNode,
+    client: RRQClient,
+    store: JobStore,
+    redis_dsn: str,
+) -> None:
+    scaling = {"maxReplicas": 6, "jobsPerReplica": 10, "scaleDown": {"windowSeconds": 1}}
+    desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling))
+    await client.enqueue_many([JobRequest("greet") for _ in range(20)])
+    await eventually(lambda: is_ready(desk, "AsDesired") and len(names(desk)) == 2, 60)
+    async with PodWorkers(store) as workers:
+        working = set(names(desk))
+        await workers.start(working)
+        for uid in working:
+            assert await workers.take(uid, 10) == 10
+        fake_node.behave(PodBehaviour(waiting_reason="ImagePullBackOff"))
+        await client.enqueue_many([JobRequest("greet") for _ in range(40)])
+        await eventually(lambda: desk.condition("Ready")[1] == "ImagePullBackOff", 60)
+        await eventually(lambda: len(names(desk)) == 6, 30)
+        # One more pod is wanted than run, so that a pod stays that never started.
+        await store.redis.zremrangebyrank("rrq:queue:default", 0, 31)
+        await eventually(lambda: desk.replicas() == 3, 60)
+        await eventually(lambda: len(names(desk)) == 3, 30)
+        assert working < set(names(desk))
 
 
 async def test_a_paused_pool_keeps_its_size_until_it_may_go_on(
