@@ -17,6 +17,7 @@ from rrq_operator.kube import (
     pools_path,
 )
 from rrq_operator.manifests import build_job, build_selector, job_name
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.reporting import Reporter
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import Pool
@@ -99,7 +100,8 @@ class BurstPool:
         assert decision is not None, "decide comes first"
         try:
             if self._may_start:
-                await self._start(pool, decision, this_round.secret_version or "")
+                version = this_round.secret_version or SecretVersion()
+                await self._start(pool, decision, version.digest)
             await self._expire(pool, decision)
         except KubeConflict:
             # Another operator has started this run, or the watch is behind: the next round sees it.
@@ -126,12 +128,12 @@ class BurstPool:
     async def report(self) -> None:
         await self._reporter.write()
 
-    async def _start(self, pool: Pool, decision: RunDecision, secret_version: str) -> None:
+    async def _start(self, pool: Pool, decision: RunDecision, secret_digest: str) -> None:
         assert decision.start is not None
         if not await self._is_still_wanted(pool, decision.start):
             self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
             return
-        self._started = await self._create(pool, decision.start, secret_version)
+        self._started = await self._create(pool, decision.start, secret_digest)
         self._last_schedule_at = decision.schedule_at or self._last_schedule_at
         self._fault = None
         self._retry_at = monotonic() + _WATCH_LAG_SECONDS
@@ -141,7 +143,7 @@ class BurstPool:
             words += ", under the next number whose name is free"
         self._reporter.say("RunStarted", f"{job_name(pool, self._started)}: {words}")
 
-    async def _create(self, pool: Pool, run: int, secret_version: str) -> int:
+    async def _create(self, pool: Pool, run: int, secret_digest: str) -> int:
         """Create the Job of a run; returns its number, which is higher where names are taken by Jobs of others.
 
         Every operator walks the same numbers and stops at a Job of this pool, so that two still collide.
@@ -149,7 +151,7 @@ class BurstPool:
         path = jobs_path(pool.namespace)
         for number in range(run, run + _MOST_TAKEN_NAMES):
             try:
-                await self._shell.kube.create(path, build_job(pool, number, secret_version))
+                await self._shell.kube.create(path, build_job(pool, number, secret_digest))
             except KubeConflict as conflict:
                 if not await self._is_of_another(f"{path}/{job_name(pool, number)}", pool):
                     raise

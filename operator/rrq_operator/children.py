@@ -23,6 +23,7 @@ from rrq_operator.manifests import (
     build_deployment,
     build_disruption_budget,
 )
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.shell import Shell
 from rrq_operator.spec import KIND, Pool
 from rrq_operator.status import REPLACING_REASON, Fault
@@ -55,6 +56,8 @@ class Children:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._made_of: tuple[int, str, str] | None = None
+        #: A digest, and what an earlier operator showed instead of it.
+        self._inherited = ("", "")
         self._deployment: _Child | None = None
         self._budget: _Child | None = None
         self._retry_at = 0.0
@@ -66,15 +69,18 @@ class Children:
         #: The version of a Deployment that was made here, with the size it was made with.
         self.made_version = 0
 
-    def prepare(self, pool: Pool, secret_version: str | None) -> bool:
+    def prepare(self, pool: Pool, secret_version: SecretVersion | None) -> bool:
         """Build the manifests anew if they may have changed; returns whether something has to be written."""
-        if secret_version is None and self._made_of is None:
+        if secret_version is not None:
+            shown = self._choose_shown(pool, secret_version)
+        elif self._made_of is not None:
+            shown = self._made_of[2]
+        else:
             return False  # nobody knows yet which Redis the workers shall use
-        version = self._made_of[2] if secret_version is None and self._made_of is not None else secret_version
-        made_of = (pool.generation, pool.uid, version or "")
+        made_of = (pool.generation, pool.uid, shown)
         if self._made_of != made_of:
             self._made_of = made_of
-            self._deployment = _Child(build_deployment(pool, version or ""))
+            self._deployment = _Child(build_deployment(pool, shown))
             self._budget = _Child(build_disruption_budget(pool))
             self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
         if (in_the_way := self._count_predecessors(pool)) < self._in_the_way:
@@ -91,6 +97,18 @@ class Children:
             # Also when it was not us who mended it, or a write took effect whose answer was lost.
             self.fault = None
         return differs
+
+    def _choose_shown(self, pool: Pool, version: SecretVersion) -> str:
+        """Return what the pod template shows of the Secret: the digest of its value.
+
+        Earlier operators showed the resource version. Where it is that of now, the pods have the value of now, and it
+        stays until the value changes: an upgrade rolls no pods.
+        """
+        live = self._shell.world.deployments.get(pool.key)
+        if live is not None and live.secret_shown and live.secret_shown == version.resource_version:
+            self._inherited = version.digest, live.secret_shown
+        digest, shown = self._inherited
+        return shown if digest == version.digest else version.digest
 
     def is_applied(self, deployment: DeploymentView) -> bool:
         """Whether this Deployment was made of the manifest of now; true while no manifest can be made."""

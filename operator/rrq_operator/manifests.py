@@ -49,9 +49,9 @@ def build_selector(pool: Pool) -> str:
     return f"{POOL_LABEL}={pool.name}"
 
 
-def build_deployment(pool: Pool, secret_version: str) -> Manifest:
-    """Return the Deployment of a pool; a new version of its Redis Secret rolls the pods."""
-    template = build_pod_template(pool, secret_version, arguments=build_arguments(pool), restart="Always")
+def build_deployment(pool: Pool, secret_digest: str) -> Manifest:
+    """Return the Deployment of a pool; a new value of its Redis Secret rolls the pods."""
+    template = build_pod_template(pool, secret_digest, arguments=build_arguments(pool), restart="Always")
     return _sealed(
         {
             "apiVersion": "apps/v1",
@@ -92,7 +92,7 @@ def job_name(pool: Pool, run: int) -> str:
     return f"{pool.name}-run-{run}"
 
 
-def build_job(pool: Pool, run: int, secret_version: str) -> Manifest:
+def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
     """Return one run of a burst pool: one pod, one process, never restarted in place."""
     runs = pool.spec.runs
     arguments = [*build_arguments(pool), "--burst", "--burst-linger", str(runs.linger_seconds)]
@@ -118,7 +118,7 @@ def build_job(pool: Pool, run: int, secret_version: str) -> Manifest:
                 },
             ]
         },
-        "template": build_pod_template(pool, secret_version, arguments=arguments, restart="Never", run=run),
+        "template": build_pod_template(pool, secret_digest, arguments=arguments, restart="Never", run=run),
     }
     if runs.active_deadline_seconds is not None:
         spec["activeDeadlineSeconds"] = runs.active_deadline_seconds
@@ -140,7 +140,7 @@ def build_arguments(pool: Pool) -> list[str]:
 
 
 def build_pod_template(
-    pool: Pool, secret_version: str, *, arguments: Sequence[str], restart: str, run: int | None = None
+    pool: Pool, secret_digest: str, *, arguments: Sequence[str], restart: str, run: int | None = None
 ) -> Manifest:
     """Return the template of a worker pod with ``podTemplate`` of the user merged over it."""
     worker = pool.spec.worker
@@ -148,7 +148,7 @@ def build_pod_template(
     base: Manifest = {
         "metadata": {
             "labels": labels,
-            "annotations": {SECRET_ANNOTATION: secret_version} if secret_version else {},
+            "annotations": {SECRET_ANNOTATION: secret_digest} if secret_digest else {},
         },
         "spec": {
             "restartPolicy": restart,

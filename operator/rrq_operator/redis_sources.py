@@ -8,6 +8,7 @@ then: a rotated password shows within seconds, and the number of calls does not 
 import asyncio
 import base64
 import binascii
+import hmac
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -55,18 +56,28 @@ class RedisSourceTrouble:
 
 
 @dataclass(frozen=True)
+class SecretVersion:
+    """Which value of its Secret a pool uses; empty without a Secret."""
+
+    digest: str = ""
+    """Changes with the value, and with nothing else of the Secret."""
+    resource_version: str = ""
+    """Changes with every change of the Secret."""
+
+
+@dataclass(frozen=True)
 class ResolvedRedis:
     identity: RedisIdentity
-    secret_version: str
-    """Changes with the value in the Secret; empty without one."""
+    secret_version: SecretVersion
 
 
 @dataclass(frozen=True)
 class _Secret:
-    version: str
     data: dict[str, str]
     trouble: RedisSourceTrouble | None
     read_at: float
+    uid: str = ""
+    resource_version: str = ""
     is_unanswered: bool = False
     is_refused: bool = False
     """Redis does not accept what it holds."""
@@ -131,7 +142,7 @@ class RedisSources:
         if redis is None:
             return RedisSourceTrouble("NoRedis", "spec.redis is missing: name a url or urlFrom.")
         if redis.url_from is None:
-            return ResolvedRedis(RedisIdentity(redis.url or "", redis.key_prefix), "")
+            return ResolvedRedis(RedisIdentity(redis.url or "", redis.key_prefix), SecretVersion())
         reference = redis.url_from.secret_key_ref
         secret = self._secrets.get((pool.namespace, reference.name))
         where = f"Secret {pool.namespace}/{reference.name}"
@@ -150,7 +161,8 @@ class RedisSources:
                 "InvalidURL",
                 f"Key {reference.key!r} of {where} holds no Redis URL such as redis://user:password@host:6379/0.",
             )
-        return ResolvedRedis(RedisIdentity(url, redis.key_prefix), secret.version)
+        version = SecretVersion(_digest(secret.data[reference.key], secret.uid), secret.resource_version)
+        return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:
         namespace, secret_name = name
@@ -169,10 +181,13 @@ class RedisSources:
             trouble = RedisSourceTrouble(
                 "SecretUnreadable", f"Secret {namespace}/{secret_name} cannot be read: {error}"
             )
-            return _Secret("", {}, trouble, monotonic(), is_unanswered=isinstance(error, KubeUnavailable))
+            return _Secret({}, trouble, monotonic(), is_unanswered=isinstance(error, KubeUnavailable))
         else:
-            return _Secret(raw["metadata"]["resourceVersion"], raw.get("data") or {}, None, monotonic())
-        return _Secret("", {}, trouble, monotonic())
+            metadata = raw["metadata"]
+            return _Secret(
+                raw.get("data") or {}, None, monotonic(), metadata["uid"], metadata["resourceVersion"]
+            )
+        return _Secret({}, trouble, monotonic())
 
     async def _ask(self, path: str, timeout_seconds: float | None) -> Manifest:
         try:
@@ -203,6 +218,15 @@ def _secret_name(pool: Pool) -> SecretName | None:
     if redis is None or redis.url_from is None:
         return None
     return pool.namespace, redis.url_from.secret_key_ref.name
+
+
+def _digest(value: str, secret_uid: str) -> str:
+    """Return a digest of a value that may be shown to those who may not read its Secret.
+
+    The uid of the Secret is the key. It is random, and the API server gives it only to those who may read the Secret, so
+    nobody else can try passwords against the digest.
+    """
+    return hmac.new(secret_uid.encode(), value.encode(), "sha256").hexdigest()[:32]
 
 
 def _decode(value: str) -> str | None:

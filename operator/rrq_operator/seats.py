@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from rrq_operator.burst_pool import BurstPool
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.shell import Round
 from rrq_operator.spec import Pool
@@ -86,4 +87,4 @@ class Membership:
 
     pool: Pool
     seat: Seat
-    secret_version: str
+    secret_version: SecretVersion

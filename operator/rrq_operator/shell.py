@@ -7,6 +7,7 @@ from rrq_operator.events import Events
 from rrq_operator.kube import Kube
 from rrq_operator.metrics import Metrics
 from rrq_operator.queues import RedisQueues
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.spec import Pool
 from rrq_operator.status import Fault
 from rrq_operator.world import PoolRecord, World
@@ -32,7 +33,7 @@ class Round:
     queue_fault: Fault | None = None
     queues: RedisQueues | None = None
     """None while it is not known which Redis the pool uses."""
-    secret_version: str | None = None
+    secret_version: SecretVersion | None = None
     """None while it is not known."""
     heard_at: float | None = None
     """When the news came that led to this round, by the monotonic clock."""

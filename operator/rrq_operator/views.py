@@ -16,6 +16,7 @@ from rrq_operator.manifests import (
     DIGEST_ANNOTATION,
     POOL_LABEL,
     RUN_LABEL,
+    SECRET_ANNOTATION,
 )
 
 Raw = Mapping[str, Any]
@@ -91,6 +92,8 @@ class DeploymentView:
     """Who wrote the number of replicas last."""
     is_observed: bool = True
     """Whether its controller has taken note of the spec as it is now."""
+    secret_shown: str = ""
+    """What its pod template shows of the Redis Secret."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def parse_pod(raw: Raw) -> PodView:
         was_disrupted="deletionTimestamp" in metadata
         or conditions.get("DisruptionTarget", {}).get("status") == "True"
         or status.get("reason") in ("Evicted", "NodeLost", "Preempting"),
-        deletion_cost=_parse_cost((metadata.get("annotations") or {}).get(COST_ANNOTATION)),
+        deletion_cost=_parse_cost(_annotations_of(raw).get(COST_ANNOTATION)),
         trouble=trouble,
         trouble_reason=trouble_reason,
         ending=_find_ending(containers),
@@ -182,11 +185,12 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         present=total,
         ready=status.get("readyReplicas", 0),
         is_rolling_out=not is_observed or total > updated,
-        digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),
+        digest=_annotations_of(raw).get(DIGEST_ANNOTATION, ""),
         live_digest=digest_spec(spec),
         failure=failures[0] if failures else "",
         scaled_by=_find_scaler(metadata.get("managedFields") or ()),
         is_observed=is_observed,
+        secret_shown=_annotations_of(spec.get("template") or {}).get(SECRET_ANNOTATION, ""),
     )
 
 
@@ -219,9 +223,13 @@ def parse_budget(raw: Raw) -> BudgetView:
         pool=pool_key_of(raw),
         name=metadata["name"],
         owner_uid=owner_uid_of(raw),
-        digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),
+        digest=_annotations_of(raw).get(DIGEST_ANNOTATION, ""),
         live_digest=digest_spec(raw["spec"]),
     )
+
+
+def _annotations_of(raw: Raw) -> Raw:
+    return (raw.get("metadata") or {}).get("annotations") or {}
 
 
 def owner_uid_of(raw: Raw) -> str:

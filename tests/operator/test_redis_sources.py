@@ -12,7 +12,13 @@ import pytest
 from pools import build_pool
 from rrq_operator import redis_sources
 from rrq_operator.kube import Kube, KubeMissing, KubeUnavailable
-from rrq_operator.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble, ResolvedRedis
+from rrq_operator.redis_sources import (
+    RedisIdentity,
+    RedisSources,
+    RedisSourceTrouble,
+    ResolvedRedis,
+    SecretVersion,
+)
 from rrq_operator.spec import Pool, parse_pool
 
 if TYPE_CHECKING:
@@ -24,6 +30,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, str]] = {}
+        self.annotations = 0
         self.is_away = False
         self.delay_seconds = 0.0
         self.reads: list[str] = []
@@ -37,7 +44,8 @@ class Secrets:
         if name not in self.values:
             raise KubeMissing("not found", "NotFound")
         data = {key: base64.b64encode(value.encode()).decode() for key, value in self.values[name].items()}
-        return {"metadata": {"resourceVersion": str(hash(str(data)))}, "data": data}
+        version = str(hash((str(data), self.annotations)))
+        return {"metadata": {"uid": f"uid-{name}", "resourceVersion": version}, "data": data}
 
 
 @pytest.fixture
@@ -99,6 +107,45 @@ async def test_what_is_wrong_with_a_secret_is_said_with_its_name(
     assert isinstance(trouble, RedisSourceTrouble)
     assert trouble.reason == reason
     assert "test/emails" in trouble.message
+
+
+async def test_only_another_value_is_another_digest(
+    sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_sources, "_REFRESH_SECONDS", 0.0)
+
+    async def read_version() -> SecretVersion:
+        resolved = await resolve(sources, build())
+        assert isinstance(resolved, ResolvedRedis)
+        return resolved.secret_version
+
+    secrets.values = {"emails": {"url": "redis://:first@host/0"}}
+    first = await read_version()
+    secrets.annotations = 1
+    annotated = await read_version()
+    secrets.values["emails"]["certificate"] = "renewed"
+    with_another_key = await read_version()
+    secrets.values["emails"]["url"] = "redis://:second@host/0"
+    rotated = await read_version()
+    secrets.values["emails"]["url"] = "redis://:first@host/0"
+    rotated_back = await read_version()
+
+    assert len({first.resource_version, annotated.resource_version, with_another_key.resource_version}) == 3
+    digests = [one.digest for one in (annotated, with_another_key, rotated, rotated_back)]
+    assert digests == [first.digest, first.digest, rotated.digest, first.digest]
+    assert rotated.digest != first.digest
+
+
+async def test_a_digest_cannot_be_guessed_without_the_uid_of_the_secret(
+    sources: RedisSources, secrets: Secrets
+) -> None:
+    secrets.values = {name: {"url": "redis://:word@host/0"} for name in "ab"}
+    pools = [build(name) for name in "ab"]
+    await sources.refresh(pools)
+    found = [sources.resolve(pool) for pool in pools]
+
+    digests = {one.secret_version.digest for one in found if isinstance(one, ResolvedRedis)}
+    assert len(digests) == 2, "the same value in another Secret has another digest"
 
 
 async def test_a_refused_password_is_read_again_soon_but_not_every_round(

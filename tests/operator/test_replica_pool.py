@@ -17,6 +17,7 @@ from rrq.messages import Observation, QueueObservation
 from rrq_operator.events import Events
 from rrq_operator.kube import SCALE_MANAGER, KubeMissing, KubeRefused
 from rrq_operator.metrics import Metrics
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.shell import Round, Shell
 from rrq_operator.shrinking import ShrinkPlan
@@ -37,6 +38,7 @@ class Cluster:
         self.version = 10
         self.sizes: list[int] = []
         self.refuses_sizes = False
+        self.templates: list[Manifest] = []
         self.left: dict[str, Manifest] = {}
         """What an earlier pool has left, by kind."""
 
@@ -46,6 +48,8 @@ class Cluster:
         raise KubeMissing("not there yet")
 
     async def apply(self, path: str, manifest: Manifest) -> Manifest:
+        if manifest["kind"] == "Deployment":
+            self.templates.append(manifest["spec"]["template"])
         return manifest | {"spec": manifest.get("spec", {})}
 
     async def apply_scale(self, path: str, name: str, namespace: str, replicas: int) -> int:
@@ -89,7 +93,9 @@ class Desk:
         """Go one round with so many jobs due."""
         assert self.record.pool is not None
         queues = {"default": QueueObservation(due, 0, 0, None, None)}
-        this_round = Round(self.record, ("default",), Observation(1_000, queues), secret_version="")
+        this_round = Round(
+            self.record, ("default",), Observation(1_000, queues), secret_version=SecretVersion()
+        )
         self.controller.decide(this_round, self.record.pool)
         await self.controller.act(this_round, self.record.pool)
 
@@ -126,7 +132,10 @@ async def test_another_size_in_a_newer_view_is_somebody_elses(desk: Desk) -> Non
 async def test_a_lowered_maximum_is_carried_out_without_redis(desk: Desk) -> None:
     desk.show(requested=30, version=11)
     assert desk.record.pool is not None
-    controller, without_redis = desk.controller, Round(desk.record, ("default",), secret_version="")
+    controller, without_redis = (
+        desk.controller,
+        Round(desk.record, ("default",), secret_version=SecretVersion()),
+    )
     controller.decide(without_redis, desk.record.pool)
     await controller.act(without_redis, desk.record.pool)
     assert desk.cluster.sizes == []
@@ -147,6 +156,32 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
     await desk.look(due=100)
     await desk.look(due=100)
     assert desk.conditions["ScalingActive"] == (True, "Backlog")
+
+
+async def test_an_operator_after_an_upgrade_rolls_pods_only_when_the_value_of_the_secret_changes(
+    desk: Desk,
+) -> None:
+    async def read_shown(version: SecretVersion) -> str:
+        assert desk.record.pool is not None
+        desk.controller._children._retry_at = 0.0  # as if the watch had had its time
+        this_round = Round(desk.record, ("default",), secret_version=version)
+        desk.controller.decide(this_round, desk.record.pool)
+        await desk.controller.act(this_round, desk.record.pool)
+        shown: str = desk.cluster.templates[-1]["metadata"]["annotations"]["rrq.dev/redis-secret-version"]
+        view = desk.world.deployments[KEY]
+        desk.world.deployments[KEY] = replace(view, secret_shown=shown)
+        return shown
+
+    # The operator before the upgrade showed the resource version.
+    desk.world.deployments[KEY] = replace(desk.world.deployments[KEY], secret_shown="7")
+    versions = [("first", "7"), ("first", "8"), ("second", "9"), ("first", "10")]
+    shown = [await read_shown(SecretVersion(*version)) for version in versions]
+    assert shown == ["7", "7", "second", "7"]
+
+    successor = Desk()
+    successor.world.deployments[KEY] = replace(successor.world.deployments[KEY], secret_shown="7")
+    desk = successor
+    assert await read_shown(SecretVersion("second", "9")) == "second", "changed while no operator ran"
 
 
 async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_left(desk: Desk) -> None:
@@ -191,7 +226,7 @@ async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: 
     controller = desk.controller
     assert desk.record.pool is not None
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
-    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version="")
+    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version=SecretVersion())
     controller.decide(this_round, desk.record.pool)
     assert controller._step is not None
     # Pods that were asked for and never came may go at once; here the decision waited too long for its turn.
@@ -210,7 +245,7 @@ async def test_pods_are_remembered_as_given_up_before_less_is_asked_for(desk: De
     controller = desk.controller
     assert desk.record.pool is not None
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
-    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version="")
+    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version=SecretVersion())
     controller.decide(this_round, desk.record.pool)
     assert controller._step is not None
     controller._step = replace(controller._step, replicas=0, plan=ShrinkPlan(drain=("a",)))

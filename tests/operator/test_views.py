@@ -118,6 +118,14 @@ def deployment(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def test_a_deployment_tells_what_its_pods_show_of_their_secret() -> None:
+    annotated = {"metadata": {"annotations": {"rrq.dev/redis-secret-version": "7"}}}
+    raw = deployment()
+    assert parse_deployment(raw).secret_shown == ""
+    raw["spec"]["template"] = annotated
+    assert parse_deployment(raw).secret_shown == "7"
+
+
 def test_the_digest_of_a_deployment_knows_nothing_of_replicas() -> None:
     before = parse_deployment(deployment())
     scaled = parse_deployment(deployment(spec={"replicas": 9, "template": {}}))

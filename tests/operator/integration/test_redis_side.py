@@ -231,6 +231,9 @@ async def test_a_rotated_password_reconnects_rolls_the_pods_and_is_never_shown(
     await admin.client_kill_filter(_type="pubsub")
     await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "AuthenticationFailed"), 30)
     assert desk.replicas() == 3
+    # A Secret in doubt is read every two seconds.
+    desk.kubectl("annotate", "secret", "redis", "team=shop")
+    await holds(lambda: read_version() == before, 4, "an annotation rolls no pod")
     desk.add_secret("redis", url=url(new))
     await eventually(lambda: desk.condition("QueueReachable")[:2] == REACHABLE, 30, "it reconnects")
     await eventually(lambda: read_version() != before, 30, "the pods roll")
