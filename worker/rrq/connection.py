@@ -12,6 +12,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -36,7 +37,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rrq.exc import RedisUnavailable, SettingsError
-from rrq.masking import mask_url
+from rrq.masking import clean_foreign_text, mask_url
+from rrq.reply_limits import BoundedParser
 from rrq.scripts import Script
 from rrq.settings import RRQSettings
 
@@ -166,6 +168,11 @@ def _connection_options(settings: RRQSettings) -> dict[str, Any]:
         "socket_connect_timeout": settings.redis_connect_timeout_seconds,
         # One reply format for all servers from Redis 6.2 on.
         "protocol": 2,
+        "parser_class": partial(
+            BoundedParser,
+            most_bytes=settings.redis_max_reply_bytes,
+            most_values=settings.redis_max_reply_values,
+        ),
     }
 
 
@@ -221,6 +228,9 @@ def _open_sentinel(settings: RRQSettings) -> Redis:
     sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py leaves it without types
         [_address(host) for host in addresses], sentinel_kwargs=sentinel_options
     )
+    for client in sentinel.sentinels:
+        # Redis() itself takes no parser.
+        client.connection_pool.connection_kwargs["parser_class"] = options["parser_class"]
     master: Redis = sentinel.master_for(service, **options)
     return master
 
@@ -239,10 +249,18 @@ def _open_cluster(settings: RRQSettings) -> Redis:
     dsn = settings.redis_dsn.replace("+cluster", "", 1)
     options = _connection_options(settings)
     options.pop("retry_on_timeout")
+    parser = options.pop("parser_class")
     if dsn.startswith("rediss"):
         options |= _tls_options(settings)
+    cluster = RedisCluster.from_url(dsn, **options)
+    # RedisCluster takes no parser; the nodes that it finds later get the options of the cluster.
+    for node_options in (
+        cluster.connection_kwargs,
+        *(node.connection_kwargs for node in cluster.nodes_manager.startup_nodes.values()),
+    ):
+        node_options["parser_class"] = parser
     # RedisCluster shares the commands of Redis, but not its base class.
-    return RedisCluster.from_url(dsn, **options)  # type: ignore[return-value]
+    return cluster  # type: ignore[return-value]
 
 
 def _single_node_pool(settings: RRQSettings, redis: Redis) -> Any:
@@ -354,7 +372,7 @@ def _make_sense(reply: Any, read: Callable[[Any], Any]) -> Any:
         return read(reply)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RedisConnectionError(
-            f"Redis gave an answer that makes no sense, perhaps to another question ({error}). "
+            f"Redis gave an answer that makes no sense, perhaps to another question ({clean_foreign_text(str(error))}). "
             "The connection is closed."
         ) from error
 

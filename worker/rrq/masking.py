@@ -7,10 +7,13 @@ password in it is an incident.
 import re
 from typing import Final
 
-__all__ = ["MASK", "is_secret_name", "mask_secrets", "mask_url"]
+__all__ = ["MASK", "clean_foreign_text", "is_secret_name", "mask_secrets", "mask_url"]
 
 MASK: Final = "***"
 
+#: Characters that are kept of a text which another program wrote. It may go into logs, conditions and events.
+_LONGEST_FOREIGN_TEXT: Final = 1024
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPACE: Final = re.compile(r"\s")
 _END_OF_HOST: Final = re.compile(r"[/?#]")
 # As a query string or as keyword arguments say it; up to the end of the word, since a password may hold
@@ -39,6 +42,13 @@ def mask_secrets(text: str) -> str:
     if "://" in text and "@" in text:
         text = _mask_user_info(text)
     return _mask_assigned(text)
+
+
+def clean_foreign_text(text: str) -> str:
+    """Return what another program wrote as one line of at most 1,024 characters, without control characters."""
+    if len(text) > _LONGEST_FOREIGN_TEXT:
+        text = f"{text[: _LONGEST_FOREIGN_TEXT - 1]}…"
+    return _CONTROL.sub("?", text)
 
 
 def is_secret_name(name: str) -> bool:

@@ -129,6 +129,22 @@ class RRQSettings(BaseSettings):
         gt=0,
         description="How long connecting may take: a vanished Pod IP answers nothing at all.",
     )
+    redis_max_reply_bytes: int = Field(
+        default=1024 * 1024 * 1024,
+        ge=65_536,
+        description=(
+            "Largest reply of Redis that is read; a larger one ends the connection. A claim has the arguments of all "
+            "its jobs in one reply, so raise this together with max_job_payload_bytes and worker_concurrency."
+        ),
+    )
+    redis_max_reply_values: int | None = Field(
+        default=None,
+        ge=1,
+        description=(
+            "Most values in one reply of Redis; by default they are not counted. For a Redis that is not trusted: "
+            "a text that contains the header of an array counts, too."
+        ),
+    )
     redis_tls_ca_file: str | None = Field(
         default=None,
         description="File with the authority that signed the certificate of Redis, for rediss://.",
