@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES
 from rrq_operator.quantities import QUANTITY_PATTERN
+from rrq_operator.redis_urls import LONGEST_URL, URL_RULES
 from rrq_operator.rules import Check, CheckIntOrString, Rule, matching, refuse
 
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -99,14 +100,8 @@ SecretKey = Annotated[
 ]
 RedisUrl = Annotated[
     str,
-    Field(max_length=2048),
-    Check(
-        matching(
-            r"((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+",
-            "the URL of a Redis begins with redis://, rediss://, redis+sentinel://, redis+cluster:// "
-            "(with TLS: rediss+...) or unix:// and has no blanks",
-        )
-    ),
+    Field(max_length=LONGEST_URL),
+    *map(Check, URL_RULES),
     Check(
         Rule(
             f"!self.matches('{_PASSWORD}')",
@@ -114,6 +109,11 @@ RedisUrl = Annotated[
             "a URL with a password belongs into a Secret: put it there and name it in urlFrom.secretKeyRef",
         )
     ),
+]
+KeyPrefix = Annotated[
+    str,
+    Field(min_length=1, max_length=100),
+    Check(matching(r"[^\x00-\x1f\x7f]+", "a key prefix has no control characters")),
 ]
 Quantity = Annotated[
     int | str,

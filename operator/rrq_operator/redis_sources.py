@@ -9,7 +9,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from time import monotonic
 from rrq.masking import mask_url
 from rrq_operator.kube import Kube, KubeError, KubeMissing, KubeUnavailable, secrets_path
 from rrq_operator.manifests import Manifest
+from rrq_operator.redis_urls import find_url_fault
 from rrq_operator.spec import Pool
 
 _REFRESH_SECONDS = 10.0
@@ -29,7 +29,6 @@ _DOUBTFUL_PER_ROUND = 20
 #: Of those, so that one tenant with many does not hold up the others.
 _DOUBTFUL_PER_NAMESPACE = 2
 _READS_AT_ONCE = 20
-_URL = re.compile(r"^((redis|rediss)(\+sentinel|\+cluster)?|unix)://\S+$")
 
 SecretName = tuple[str, str]
 
@@ -156,10 +155,12 @@ class RedisSources:
                 f"{where} has no key {reference.key!r}. Add it, or name another in urlFrom.",
             )
         url = _decode(secret.data[reference.key])
-        if url is None or not _URL.match(url):
+        fault = "it is no text" if url is None else find_url_fault(url)
+        if url is None or fault is not None:
             return RedisSourceTrouble(
                 "InvalidURL",
-                f"Key {reference.key!r} of {where} holds no Redis URL such as redis://user:password@host:6379/0.",
+                f"Key {reference.key!r} of {where} holds no URL that the operator uses, such as "
+                f"redis://user:password@host:6379/0: {fault}.",
             )
         version = SecretVersion(_digest(secret.data[reference.key], secret.uid), secret.resource_version)
         return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)

@@ -21,6 +21,7 @@ from rrq_operator.field_types import (
     EntryName,
     Foreign,
     Image,
+    KeyPrefix,
     PodTemplate,
     Quantity,
     QueueName,
@@ -71,13 +72,11 @@ class RedisSource(Part):
 
     url: RedisUrl | None = Field(
         default=None,
-        description="URL of the server: redis://, rediss:// (TLS), redis+sentinel://, redis+cluster:// or unix://. "
+        description="URL of the server: redis://, rediss:// (TLS), redis+sentinel:// or redis+cluster://. "
         "No password here, anyone who may read the pool would read it: use urlFrom.",
     )
     url_from: UrlFrom | None = Field(default=None, description="Takes the URL from a Secret.")
-    key_prefix: str = Field(
-        default="rrq:", min_length=1, max_length=100, description="What every key in Redis begins with."
-    )
+    key_prefix: KeyPrefix = Field(default="rrq:", description="What every key in Redis begins with.")
 
     RULES = (
         Rule(

@@ -148,6 +148,54 @@ async def test_a_digest_cannot_be_guessed_without_the_uid_of_the_secret(
     assert len(digests) == 2, "the same value in another Secret has another digest"
 
 
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("redis://anna:wo%0d%0ard@host/0", "choose a user name and a password without them"),
+        ("redis://an%00na:word@host/0", "choose a user name and a password without them"),
+        ("redis://anna:wo\x01rd@host/0", "choose a user name and a password without them"),
+        ("redis://host/0?password=word%250d", "choose a user name and a password without them"),
+        ("unix:///var/run/word.sock", "write host and port"),
+        ("rediss://anna:word@host/0?ssl_keyfile=/etc/tls.key", "the operator opens no files for a URL"),
+        ("rediss://anna:word@host/0?db=1&ssl_certfile=/etc/tls.crt", "the operator opens no files for a URL"),
+        ("rediss://anna:word@host/0?ssl_ca_certs=/etc/ca.crt", "SSL_CERT_FILE of the operator"),
+        ("redis://anna:word@host/0?%73sl_keyfile=/etc/tls.key", "the operator opens no files for a URL"),
+        ("redis://anna:word@host/0?parser_class=word", "a URL may have the options client_name, db"),
+        ("redis://anna:word@host/0?client_name=" + "a" * 3000, "more than 2048 characters"),
+    ],
+)
+async def test_a_url_that_reaches_into_the_operator_is_refused_with_advice(
+    sources: RedisSources, secrets: Secrets, url: str, advice: str
+) -> None:
+    secrets.values = {"emails": {"url": url}}
+    trouble = await resolve(sources, build())
+    assert isinstance(trouble, RedisSourceTrouble)
+    assert trouble.reason == "InvalidURL"
+    assert "Key 'url' of Secret test/emails" in trouble.message
+    assert advice in trouble.message
+    assert "anna:wo" not in trouble.message
+    assert len(trouble.message) < 1000
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://anna:w%40r%2Fd%25@host:6379/3",
+        "rediss://anna:word@host/0?ssl_cert_reqs=none&ssl_check_hostname=false",
+        "redis+sentinel://anna:word@a:1,b:2/main/0?sentinel_username=s&sentinel_password=t",
+        "redis://host?db=1&username=anna&password=word&client_name=shop",
+        "redis://host?socket_timeout=3&retry_on_timeout=1&max_connections=5&health_check_interval=30&protocol=3",
+    ],
+)
+async def test_a_url_may_say_how_to_log_in_and_how_programs_wait(
+    sources: RedisSources, secrets: Secrets, url: str
+) -> None:
+    secrets.values = {"emails": {"url": url}}
+    found = await resolve(sources, build())
+    assert isinstance(found, ResolvedRedis)
+    assert found.identity.url == url
+
+
 async def test_a_refused_password_is_read_again_soon_but_not_every_round(
     sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,8 @@ SCHEDULE = "a schedule has five fields, minute hour day month weekday"
 SHARE = "maxUnavailable is a number from 1 or a share from '1%' to '100%'"
 REDIS_URL = "the URL of a Redis begins with redis://"
 PASSWORD = "a URL with a password belongs into a Secret"
+CONTROL = "a URL has no control characters"
+FILES = "the operator opens no files for a URL"
 ONE_REDIS = "name one Redis: either url or urlFrom"
 ON_SCHEDULE = "schedule goes with start: OnSchedule, and start: OnSchedule needs a schedule"
 SETTINGS = "settings is the dotted path of an object in a module"
@@ -302,6 +304,23 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     refused("no scheme", "spec.redis.url", "redis:6379", REDIS_URL),
     refused("URL with blank", "spec.redis.url", "redis://redis: 6379", REDIS_URL),
     refused("empty URL", "spec.redis.url", "", REDIS_URL),
+    refused("socket", "spec.redis.url", "unix:///var/run/redis.sock", "write host and port"),
+    refused("newline in a user", "spec.redis.url", "redis://app%0d%0aGET@redis:6379/0", CONTROL),
+    refused(
+        "control character in the URL", "spec.redis.url", "redis://redis:6379/0?client_name=\x07", CONTROL
+    ),
+    refused("option decoded twice", "spec.redis.url", "redis://redis:6379/0?client_name=%250a", CONTROL),
+    refused("file of a certificate", "spec.redis.url", "rediss://redis/0?ssl_certfile=/etc/tls.crt", FILES),
+    refused(
+        "file behind another option", "spec.redis.url", "rediss://redis?db=1&ssl_keyfile=/tls.key", FILES
+    ),
+    refused("encoded option", "spec.redis.url", "rediss://redis?%73sl_ca_certs=/ca.crt", FILES),
+    refused(
+        "newline in the prefix",
+        "spec.redis.keyPrefix",
+        "x\r\nflush_all\r\n",
+        "a key prefix has no control characters",
+    ),
     refused(
         "empty prefix",
         "spec.redis.keyPrefix",
@@ -469,6 +488,9 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
 GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "smallest": {},
     "URL from a Secret": {"spec.redis": {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}},
+    "URL with options": {
+        "spec.redis.url": "rediss://redis:6379/0?ssl_cert_reqs=none&socket_timeout=3&db=1&&client_name=a%20b"
+    },
     "user without password": {"spec.redis.url": "rediss://app@[::1]:6380/2"},
     "Sentinel": {"spec.redis.url": "redis+sentinel://a:26379,b:26379/main/0"},
     "Cluster": {"spec.redis": {"url": "rediss+cluster://redis:6379", "keyPrefix": "{rrq}:"}},
