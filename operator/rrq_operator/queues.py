@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from urllib.parse import unquote_plus
+from time import monotonic
 
 from rrq import RRQClient, RRQSettings
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
@@ -17,12 +17,13 @@ from rrq.cron import CronJob
 from rrq.cron_table import CronTable
 from rrq.exc import RRQError, SettingsError
 from rrq.flow import PoolReport
-from rrq.masking import mask_secrets, mask_url
+from rrq.masking import MASK, clean_foreign_text, mask_secrets, mask_url
 from rrq.messages import Admission, DeathCertificate, Observation
 from rrq.scheduler import CronTracker
 from rrq_operator.deaths import Deaths
 from rrq_operator.publishing import Publication
 from rrq_operator.redis_sources import RedisIdentity
+from rrq_operator.redis_urls import drop_client_options, find_passwords
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +31,21 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 2.0
 #: For all that one question takes, opening a connection and asking again included.
 _CALL_SECONDS = 5.0
-#: Options of a URL that a tenant may have for its own programs, but not for a loop that serves everybody.
-_OWN_OPTIONS = ("timeout", "max_connections", "health_check_interval", "decode_responses", "protocol")
-_OWN_OPTIONS_START = ("socket_", "retry")
+#: The largest legitimate reply tells of 10,000 workers in 300 bytes and 11 values each, with many queues per worker in
+#: more bytes. A tenant whose Redis sends more is unreadable; beyond that it would cost everybody memory and time.
+_MOST_REPLY_BYTES = 8 * 1024 * 1024
+_MOST_REPLY_VALUES = 150_000
 #: A flag outlives the operator by this long, so that a pool is not left half drained.
 DRAIN_SECONDS = 30.0
 #: Long enough for another replica to take over without a missed tick.
 _CRON_LOOKBACK = timedelta(seconds=30)
+_SHORTEST_RETRY_SECONDS = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
 #: The rest is left for the next round, or all pools would wait for it.
 _MOST_SWEEPS = 4
+#: A hundred busy queues announce as many jobs a second; what is heard later only brings a look that polling brings, too.
+_HEARD_AT_ONCE = 20
+_HEARD_PER_SECOND = 2000
 
 
 class QueueTrouble(Exception):
@@ -98,20 +104,20 @@ class RedisQueues:
 
     async def listen(self, on_change: Callable[[str], None]) -> None:
         """Call ``on_change`` with the short name of each queue that changes, until cancelled."""
-        retry_seconds = 0.1
+        retry_seconds = _SHORTEST_RETRY_SECONDS
         while True:
+            started_at = monotonic()
             try:
                 async with self._store.listen() as hear:
-                    retry_seconds = 0.1
-                    while True:
-                        name = await hear(5.0)
-                        if name is not None:
-                            on_change(name)
+                    await _hear_in_moderation(hear, on_change)
             except REDIS_ERRORS as error:
                 logger.debug("not listening to Redis", extra={"error": mask_secrets(str(error))})
             except Exception:
                 # Whatever somebody publishes there, the wake-ups of others must go on.
                 logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
+            # A server that hangs up again and again is not asked ten times a second.
+            if monotonic() - started_at > _LONGEST_RETRY_SECONDS:
+                retry_seconds = _SHORTEST_RETRY_SECONDS
             await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
             retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
 
@@ -205,7 +211,7 @@ class RedisQueues:
 
     def _trouble(self, error: BaseException) -> QueueTrouble:
         where = mask_url(self.identity.url)
-        said = mask_secrets(str(error)) or type(error).__name__
+        said = clean_foreign_text(self._mask_password(mask_secrets(str(error)))) or type(error).__name__
         if is_refused_login(error):
             return QueueTrouble(
                 "AuthenticationFailed",
@@ -213,13 +219,36 @@ class RedisQueues:
             )
         return QueueTrouble("Unreachable", f"Redis {where} cannot be read: {said}")
 
+    def _mask_password(self, text: str) -> str:
+        """Mask the password of the URL: some servers quote the login that they do not understand."""
+        for password in find_passwords(self.identity.url):
+            text = text.replace(password, MASK)
+        return text
+
+
+async def _hear_in_moderation(
+    hear: Callable[[float], Awaitable[str | None]], on_change: Callable[[str], None]
+) -> None:
+    """Pass on what is announced, so that a flood of it leaves the time of the others alone."""
+    while True:
+        began_at = monotonic()
+        for _ in range(_HEARD_AT_ONCE):
+            name = await hear(5.0)
+            if name is not None:
+                on_change(name)
+        spare_seconds = _HEARD_AT_ONCE / _HEARD_PER_SECOND - (monotonic() - began_at)
+        if spare_seconds > 0:
+            await asyncio.sleep(spare_seconds)
+
 
 def _open_client(identity: RedisIdentity) -> RRQClient:
     try:
         return RRQClient(
             RRQSettings(
-                redis_dsn=_drop_own_options(identity.url),
+                redis_dsn=drop_client_options(identity.url),
                 key_prefix=identity.key_prefix,
+                redis_max_reply_bytes=_MOST_REPLY_BYTES,
+                redis_max_reply_values=_MOST_REPLY_VALUES,
                 redis_socket_timeout_seconds=_TIMEOUT_SECONDS,
                 redis_connect_timeout_seconds=_TIMEOUT_SECONDS,
             )
@@ -229,15 +258,3 @@ def _open_client(identity: RedisIdentity) -> RRQClient:
     except (ValueError, TypeError):
         # Without its cause and words, which may quote the URL with the password in it.
         raise QueueTrouble("InvalidURL", f"{mask_url(identity.url)} is no Redis URL.") from None
-
-
-def _drop_own_options(url: str) -> str:
-    """Return the URL without the options that are for the operator to decide, such as how long it waits."""
-    start, _, query = url.partition("?")
-    kept = [option for option in query.split("&") if option and not _is_own(option.partition("=")[0])]
-    return f"{start}?{'&'.join(kept)}" if kept else start
-
-
-def _is_own(name: str) -> bool:
-    name = unquote_plus(name)
-    return name in _OWN_OPTIONS or name.startswith(_OWN_OPTIONS_START)

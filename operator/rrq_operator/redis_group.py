@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rrq.masking import mask_secrets
+from rrq.masking import clean_foreign_text, mask_secrets
 from rrq.messages import Observation, WorkerObservation
 from rrq_operator.admission import SortedLook
 from rrq_operator.cron_entries import build_cron_jobs, split_tables
@@ -37,6 +37,8 @@ _SECOND_LOOK_SECONDS = 0.06
 _SHORTEST_GAP_SECONDS = 0.01
 #: Rounds may take this share of the time at most; the rest of the operator wants to live too.
 _MOST_SHARE = 0.25
+#: What reading an observation takes of the processor, by the workers in it.
+_READ_SECONDS_PER_WORKER = 20e-6
 _CRON_TABLES_SECONDS = 20.0
 #: How often pools are looked for in Redis that nobody looks after any more.
 _STRANGERS_SECONDS = 600.0
@@ -242,7 +244,11 @@ class RedisGroup:
                     # What is wrong with one pool must not keep those behind it from their turn.
                     logger.exception("pool not decided", extra={"namespace": key[0], "resource": key[1]})
         # Only what was spent here counts: while Redis was awaited, others had the time.
-        self._leave_time_to_others(monotonic() - started_at)
+        read_seconds = len(seen.workers) * _READ_SECONDS_PER_WORKER if seen is not None else 0.0
+        self._leave_time_to_others(monotonic() - started_at + read_seconds)
+        if fault is not None:
+            # Nothing that it announces is worth another try before the next poll.
+            self._not_before = max(self._not_before, self._next_full_at)
         if is_full and seen is not None:
             # Beside the rounds: nobody's size depends on what dashboards are told.
             if self._publishing is None or self._publishing.done():
@@ -271,7 +277,7 @@ class RedisGroup:
                 self._is_unreadable = True
                 logger.exception("queues not understood", extra={"redis": repr(self.identity)})
             self._shell.metrics.redis_errors.labels("Unreadable").inc()
-            said = mask_secrets(f"{type(error).__name__}: {error}")
+            said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
             return None, Fault("Unreadable", f"What Redis holds was not understood: {said}")
         self.is_refused = self._is_unreadable = False
         return seen, None

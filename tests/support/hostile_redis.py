@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Self
 
 from listening import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     #: What is sent as the answer to a command, piece by piece; an answer without end is allowed.
     Answer = Callable[[list[bytes]], AsyncIterator[bytes]]
 
+#: Stands for the port of the server in what it answers.
+PORT = b"{port}"
 _HANDSHAKE = frozenset({b"AUTH", b"CLIENT", b"HELLO", b"PING", b"SELECT"})
 _MEBIBYTE = 1024 * 1024
 
@@ -42,7 +47,7 @@ class HostileRedis:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while command := await _read_command(reader):
                 async for piece in _say_ok() if command[0].upper() in _HANDSHAKE else self._answer(command):
-                    writer.write(piece)
+                    writer.write(piece.replace(PORT, b"%d" % self._listener.port))
                     await writer.drain()
 
 
@@ -76,6 +81,40 @@ def without_end(beginning: bytes, piece: bytes = b"A" * _MEBIBYTE, pause_seconds
     return answer
 
 
+def listened(flood: bytes, answer: Answer) -> Answer:
+    """Let clients subscribe and send them ``flood`` again and again; other commands get ``answer``."""
+
+    async def answer_or_flood(command: list[bytes]) -> AsyncIterator[bytes]:
+        if command[0].upper() != b"SUBSCRIBE":
+            async for piece in answer(command):
+                yield piece
+            return
+        channel = b"$%d\r\n%b\r\n" % (len(command[1]), command[1])
+        yield b"*3\r\n$9\r\nsubscribe\r\n" + channel + b":1\r\n"
+        message = b"*3\r\n$7\r\nmessage\r\n" + channel + flood
+        while True:
+            yield message * 2000
+            await asyncio.sleep(0)
+
+    return answer_or_flood
+
+
+def build_observation(workers: int) -> bytes:
+    """Return what a Redis with one empty queue and so many workers says to an operator."""
+    worker = (
+        b"*10\r\n$12\r\nw%011d\r\n$3\r\npod\r\n:3\r\n:10\r\n:0\r\n$2\r\n[]\r\n:4102444800000\r\n$5\r\nfirst\r\n"
+        b":1700000000000\r\n:12345\r\n"
+    )
+    queue = b"*6\r\n:0\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n:0\r\n"
+    listed = b"".join(worker % number for number in range(workers))
+    return b"*5\r\n:1700000000000\r\n*1\r\n" + queue + b"*%d\r\n" % workers + listed + b":0\r\n*0\r\n"
+
+
+async def differ(command: list[bytes]) -> AsyncIterator[bytes]:
+    """Refuse each command in other words, many of them."""
+    yield b"-ERR %d " % random.getrandbits(60) + b"E" * 60_000 + b"\r\n"
+
+
 #: Everything that no reply of a Redis looks like, by what it does.
 HOSTILE_ANSWERS: dict[str, Answer] = {
     "a text without end": without_end(b"$8589934592\r\n"),
@@ -87,3 +126,34 @@ HOSTILE_ANSWERS: dict[str, Answer] = {
     "a million announced values in each of a thousand arrays": always(b"*1000000\r\n" * 1000),
     "pushed messages that nobody asked for": without_end(b"", b">1\r\n:0\r\n" * 10_000),
 }
+#: The same and worse for whoever looks at a Redis all the time.
+HOSTILE_TO_OBSERVERS: dict[str, Answer] = HOSTILE_ANSWERS | {
+    "a redirect to itself": always(b"-MOVED 1 127.0.0.1:" + PORT + b"\r\n"),
+    "a reply that trickles": without_end(b"$1000\r\n", b"A", pause_seconds=0.1),
+    "a flood of announcements and long errors": listened(b"$7\r\ndefault\r\n", differ),
+    "a flood of announcements and as many workers as can be": listened(
+        b"$7\r\ndefault\r\n", always(build_observation(13_000))
+    ),
+}
+
+
+@contextlib.contextmanager
+def hostile_process(answer: str) -> Iterator[str]:
+    """Run a server of HOSTILE_TO_OBSERVERS in a process of its own, and return its URL."""
+    process = subprocess.Popen([sys.executable, __file__, answer], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def _run(answer: str) -> None:
+    async with HostileRedis(HOSTILE_TO_OBSERVERS[answer]) as server:
+        print(server.url, flush=True)  # noqa: T201  read by the test
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(sys.argv[1]))

@@ -305,6 +305,38 @@ def test_a_table_has_room_for_a_quarter_of_a_megabyte() -> None:
     assert len(parse_cron_table(table.text, 0, 0)[0].entries) == 2
 
 
+async def test_a_reader_takes_a_bounded_number_of_entries_whatever_lies_in_redis(
+    store: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        text = json.dumps(
+            {
+                "queues": [f"queue-{number}"],
+                "entries": [{"function_name": "tick", "schedule": "* * * * *"}] * 900,
+            }
+        )
+        await ask(
+            store,
+            "HSET",
+            store.keys.cron_table_key(f"group-{number}"),
+            "table",
+            text,
+            "started_ms",
+            1,
+            "renewed_ms",
+            1,
+        )
+        await ask(store, "ZADD", store.keys.cron_tables, 2**50 + number, f"group-{number}")
+    await ask(store, "HSET", store.keys.cron_table_key("large"), "table", "[" * 600_000)
+    await ask(store, "ZADD", store.keys.cron_tables, 2**51, "large")
+
+    tables = await store.read_cron_tables()
+
+    assert [len(table.entries) for table in tables] == [900, 900, 200]
+    told = {record.__dict__["error"] for record in caplog.records if record.levelno >= logging.ERROR}
+    assert told == {"700 entries are beyond the 2000 of all tables", "it has more than 524288 bytes"}
+
+
 async def test_tables_of_two_prefixes_do_not_meet(settings: RRQSettings, store: JobStore) -> None:
     shop_settings = settings.model_copy(update={"key_prefix": "{shop}:"})
     async with aclosing(JobStore(shop_settings)) as shop:

@@ -36,6 +36,8 @@ DEFAULTS_OF_RRQ_0_7: dict[str, Any] = {
 DEFAULTS_OF_OURS: dict[str, Any] = {
     "redis_socket_timeout_seconds": 5.0,
     "redis_connect_timeout_seconds": 5.0,
+    "redis_max_reply_bytes": 1024 * 1024 * 1024,
+    "redis_max_reply_values": None,
     "redis_tls_ca_file": None,
     "redis_sentinel_hosts": [],
     "redis_sentinel_service": None,

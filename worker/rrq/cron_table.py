@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from rrq.cron import CronJob
 
 __all__ = [
+    "MOST_ENTRIES",
     "CronTable",
     "NewCronTable",
     "PublishCode",
@@ -32,6 +33,9 @@ KEEP: Final = timedelta(days=35)
 _KEEP_EMPTY: Final = timedelta(hours=1)
 # Operators read all tables every few seconds.
 _LARGEST_TABLE_BYTES: Final = 256 * 1024
+#: Entries that a reader takes from all tables together. It looks at each of them every second; a table of ours has room
+#: for 1,300.
+MOST_ENTRIES: Final = 2000
 _FIELDS: Final = tuple(name for name in CronJob.model_fields if name != "next_run_time")
 
 
@@ -100,12 +104,15 @@ def _longest_wait(entries: Iterable[CronJob], now: datetime) -> timedelta:
 
 
 def parse_cron_table(
-    text: str | bytes, published_at_ms: int, renewed_at_ms: int
+    text: str | bytes, published_at_ms: int, renewed_at_ms: int, most_entries: int = MOST_ENTRIES
 ) -> tuple[CronTable, list[str]]:
     """Return the table and what is wrong with entries that had to be left out of it.
 
     Raises ValueError when nothing of it can be read.
     """
+    # The names of the queues come on top of the entries.
+    if len(text) > 2 * _LARGEST_TABLE_BYTES:
+        raise ValueError(f"it has more than {2 * _LARGEST_TABLE_BYTES} bytes")
     try:
         table = json.loads(text)
         names, stored = table["queues"], table["entries"]
@@ -116,7 +123,9 @@ def parse_cron_table(
         raise ValueError("its queues are no list of names, or its entries no list")
     entries: list[CronJob] = []
     problems: list[str] = []
-    for number, entry in enumerate(stored):
+    if len(stored) > most_entries:
+        problems.append(f"{len(stored) - most_entries} entries are beyond the {MOST_ENTRIES} of all tables")
+    for number, entry in enumerate(stored[:most_entries]):
         try:
             entries.append(_parse_entry(entry))
         except ValueError as error:

@@ -17,11 +17,12 @@ from redis.exceptions import ResponseError
 
 from rrq.checkup import ServerFacts, parse_server_facts
 from rrq.connection import Wire, close_redis, open_redis
-from rrq.cron_table import CronTable, NewCronTable, PublishCode, parse_cron_table
+from rrq.cron_table import MOST_ENTRIES, CronTable, NewCronTable, PublishCode, parse_cron_table
 from rrq.decoding import parse_job_result
 from rrq.durability import DurableWire
 from rrq.job import JobResult
 from rrq.keys import Keys
+from rrq.masking import clean_foreign_text
 from rrq.messages import (
     Admission,
     Beat,
@@ -151,35 +152,36 @@ class QueueProtocol:
         """Return all published tables that have entries; what cannot be read is left out and logged."""
         groups = to_texts(await self.wire.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1))
         # In flight together on the one connection; not a script, so that a reader needs no right to write.
-        replies = await asyncio.gather(
-            *(self._read_cron_table(group) for group in groups), return_exceptions=True
-        )
         tables: list[CronTable] = []
+        replies = await asyncio.gather(
+            *(self._read_cron_table(group, tables) for group in groups), return_exceptions=True
+        )
         for group, reply in zip(groups, replies, strict=True):
-            if isinstance(reply, CronTable):
-                tables.append(reply)
-            elif isinstance(reply, ResponseError | ValueError):
+            if isinstance(reply, ResponseError | ValueError):
                 self._complain_of_cron_table(group, str(reply))
             elif isinstance(reply, BaseException):
                 raise reply
         return tuple(tables)
 
-    async def _read_cron_table(self, group: str) -> CronTable | None:
+    async def _read_cron_table(self, group: str, tables: list[CronTable]) -> None:
+        """Add a table to those that are read already, with as many entries as there is room for."""
         reply = await self.wire.call(
             "HMGET", self.keys.cron_table_key(group), "table", "started_ms", "renewed_ms"
         )
         text, started_ms, renewed_ms = reply
         if not text:
-            return None
-        table, problems = parse_cron_table(text, int(started_ms or 0), int(renewed_ms or 0))
+            return
+        room = MOST_ENTRIES - sum(len(table.entries) for table in tables)
+        table, problems = parse_cron_table(text, int(started_ms or 0), int(renewed_ms or 0), room)
         if problems:
             self._complain_of_cron_table(group, "; ".join(problems))
         else:
             self._bad_cron_tables.pop(group, None)
-        return table
+        tables.append(table)
 
     def _complain_of_cron_table(self, group: str, problem: str) -> None:
         # Read again every few seconds: worth a line only when it is news.
+        problem = clean_foreign_text(problem)
         if self._bad_cron_tables.get(group) != problem:
             self._bad_cron_tables[group] = problem
             logger.error(

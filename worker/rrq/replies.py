@@ -5,6 +5,7 @@ Whatever is raised here says that an answer belongs to another question; ``Wire.
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from rrq.cron_table import PublishCode
@@ -30,6 +31,9 @@ from rrq.messages import (
 )
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
+#: Far more queues than a worker serves.
+_MOST_NAMES = 1000
+_LONGEST_NAMES_BYTES = 256 * 1024
 #: What a claim tells of every job: the fields of the model, the token before and whether it is suspect.
 _CLAIM_FIELDS = len(CLAIMED_FIELDS) + 2
 
@@ -180,9 +184,11 @@ def parse_info(text: bytes) -> dict[str, str]:
 
 
 def parse_names(text: bytes) -> tuple[str, ...]:
-    # Written by whoever registered; what a foreign hand left there must not blind every observer.
+    # Written by whoever registered; what a foreign hand left there must not blind every observer, nor fill its memory.
     try:
-        return tuple(str(name) for name in json.loads(text))
+        if len(text) > _LONGEST_NAMES_BYTES:
+            return ()
+        return tuple(str(name) for name in islice(json.loads(text), _MOST_NAMES))
     except (TypeError, ValueError, RecursionError):
         return ()
 

@@ -79,6 +79,12 @@ class BoundedParser(_AsyncHiredisParser):
         self._received_bytes = self._announced_values = 0
         return reply
 
+    async def handle_push_response(self, response: Any, **options: Any) -> Any:
+        # redis-py reads on after each of them, deeper in the stack. Without RESP3 no Redis sends any.
+        if self._most_values is not None:
+            raise ReplyTooLarge("Redis pushed a message that this process has not asked for.")
+        return await super().handle_push_response(response, **options)  # type: ignore[no-untyped-call]  # redis-py leaves it without types
+
     @classmethod
     def parse_error(cls, response: str) -> ResponseError:
         # Here, because from here on every message, log line and condition quotes it.

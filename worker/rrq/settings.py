@@ -131,7 +131,7 @@ class RRQSettings(BaseSettings):
     )
     redis_max_reply_bytes: int = Field(
         default=1024 * 1024 * 1024,
-        ge=65_536,
+        ge=1,
         description=(
             "Largest reply of Redis that is read; a larger one ends the connection. A claim has the arguments of all "
             "its jobs in one reply, so raise this together with max_job_payload_bytes and worker_concurrency."
