@@ -108,7 +108,7 @@ async def _settle(world: World) -> None:
     patient_until = time.monotonic() + world.config.settle_seconds
     fewest = world.read_ledgers()[1]
     while time.monotonic() < patient_until:
-        is_at_work = await world.main.has_work() or await world.sentinel.has_work()
+        is_at_work = any([await part.has_work() for part in (world.main, world.sentinel, world.zero)])
         if not is_at_work and await world.main.has_buried(world.poison()):
             return
         await asyncio.sleep(0.5)

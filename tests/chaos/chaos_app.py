@@ -9,13 +9,17 @@ import select
 import signal
 from typing import Any
 
-from chaos_ledger import EFFECT, RAISED, STARTED, LedgerWriter
+import psutil
+
+from chaos_ledger import EFFECT, KILLED, RAISED, STARTED, LedgerWriter
 from rrq import JobRegistry, RRQSettings
 
 ledger = LedgerWriter(os.environ["CHAOS_LEDGER"])
 MEGABYTE = 1 << 20
 # Enough to be noticed, and no machine is brought down by it.
 MEMORY_TO_EXHAUST_BYTES = 96 * MEGABYTE
+#: The parent when this process began, known by its id and the time of its start.
+SUPERVISOR = psutil.Process(os.getppid())
 
 
 def sleep_in_thread(seconds: float) -> None:
@@ -52,9 +56,8 @@ async def exit_process(ctx: dict[str, Any]) -> None:
     os._exit(3)
 
 
-async def exhaust_memory(ctx: dict[str, Any]) -> None:
-    """Take memory up to a limit of this process, then be killed as the kernel kills who goes beyond its own."""
-    ledger.record(STARTED, ctx["job_id"], ctx["job_try"])
+async def take_all_memory() -> None:
+    """Return once this process has all the memory that it may have."""
     with open("/proc/self/statm", encoding="ascii") as file:
         now_bytes = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now_bytes + MEMORY_TO_EXHAUST_BYTES, resource.RLIM_INFINITY))
@@ -64,7 +67,39 @@ async def exhaust_memory(ctx: dict[str, Any]) -> None:
             hoard.append(bytearray(b"x" * MEGABYTE))
             await asyncio.sleep(0)
     except MemoryError:
-        os.kill(os.getpid(), signal.SIGKILL)
+        return
+
+
+async def exhaust_memory(ctx: dict[str, Any]) -> None:
+    """Be killed at a limit of this process, as the kernel kills a process that goes beyond its own."""
+    ledger.record(STARTED, ctx["job_id"], ctx["job_try"])
+    await take_all_memory()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def exhaust_container(ctx: dict[str, Any]) -> None:
+    """Take the whole container down, as the kernel does at the memory limit of a cgroup with memory.oom.group."""
+    ledger.record(STARTED, ctx["job_id"], ctx["job_try"])
+    await take_all_memory()
+    for process in stop_container():
+        ledger.record(KILLED, ctx["job_id"], ctx["job_try"], process.pid)
+        process.kill()
+    ledger.record(KILLED, ctx["job_id"], ctx["job_try"])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop_container() -> list[psutil.Process]:
+    """Stop the supervisor that started this process; return it and its other children.
+
+    A stopped supervisor cannot report the death of its children before it dies itself. An orphan has nobody to stop:
+    its parent is by now a process that has nothing to do with this run.
+    """
+    parent = psutil.Process(os.getppid())
+    if parent != SUPERVISOR or "rrq" not in parent.cmdline():
+        return []
+    parent.suspend()
+    own_group = [child for child in parent.children() if child.pid != os.getpid()]
+    return [*own_group, parent]
 
 
 async def block_loop(ctx: dict[str, Any], seconds: float) -> None:
@@ -97,6 +132,7 @@ for handler in (
     flaky,
     exit_process,
     exhaust_memory,
+    exhaust_container,
     block_loop,
     hang,
     ignore_cancellation,

@@ -77,7 +77,7 @@ class ChaosConfig:
 
 def short_config(seed: int) -> ChaosConfig:
     """What CI runs on every change."""
-    return ChaosConfig(seed, seconds=85.0, faults=40, most_outages=8, lease_seconds=3.0, room=1.5)
+    return ChaosConfig(seed, seconds=95.0, faults=40, most_outages=8, lease_seconds=3.0, room=1.5)
 
 
 def full_config(seed: int, jobs: int = 100_000) -> ChaosConfig:

@@ -20,6 +20,8 @@ EFFECT = "effect"
 RAISED = "raised"
 #: An RRQ 0.7.1 worker has tried to take the job from its queue, with what success it may not know.
 TAKEN = "taken"
+#: A job is about to kill this process, which may run other jobs or none.
+KILLED = "killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,10 @@ class LedgerWriter:
         # One write() to an O_APPEND file: lines never mix, and a written line outlives kill -9.
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def record(self, event: str, job_id: str, attempt: int = 0) -> None:
-        os.write(self._file, f"{event} {job_id} {attempt} {os.getpid()} {time.monotonic():.4f}\n".encode())
+    def record(self, event: str, job_id: str, attempt: int = 0, pid: int | None = None) -> None:
+        """Write one line about this process, or about the process `pid`."""
+        about = os.getpid() if pid is None else pid
+        os.write(self._file, f"{event} {job_id} {attempt} {about} {time.monotonic():.4f}\n".encode())
 
     def close(self) -> None:
         os.close(self._file)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from chaos_config import PROCESSES_PER_POD
+from chaos_ledger import KILLED, LedgerReader
 from pod import SUPPORT, Pod
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class PodPlace:
         self.stopped: set[int] = set()
         #: Supervisors that a fault has killed; any other that ends has ended by itself.
         self.killed: set[int] = set()
-        self.complaints: list[str] = []
+        self._ends: list[tuple[int, int | None]] = []
+        self._ledger = LedgerReader(folder / "ledger")
         self.every_process: dict[int, float] = {}
         self._pods: list[Pod] = []
         self._keeping: asyncio.Task[None] | None = None
@@ -118,10 +120,18 @@ class PodPlace:
     def _note_end(self) -> None:
         pid = self.pod.pid
         if pid not in self.killed:
-            code = self.pod.process.poll()
-            self.complaints.append(f"{self.name} (process {pid}) ended with {code}, and no fault had hit it")
+            self._ends.append((pid, self.pod.process.poll()))
             # Once is enough.
             self.killed.add(pid)
+
+    def unexplained_ends(self) -> list[str]:
+        """Return what to say about supervisors that neither a fault nor a job has killed."""
+        killed_by_jobs = {entry.pid for entry in self._ledger.read_on() if entry.event == KILLED}
+        return [
+            f"{self.name} (process {pid}) ended with {code}, and no fault had hit it"
+            for pid, code in self._ends
+            if pid not in killed_by_jobs
+        ]
 
     def _note_processes(self) -> None:
         for pid in (self.pod.pid, *self.children()):
@@ -136,7 +146,7 @@ class PodPlace:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
         self._note_processes()
-        complaints = self.complaints
+        complaints = []
         if self.pod.process.poll() is not None:
             self._note_end()
         else:
@@ -144,6 +154,7 @@ class PodPlace:
             code = await asyncio.to_thread(self._wait_for_end)
             if code != 0:
                 complaints.append(f"{self.name} ended with {code} when it was told to stop")
+        complaints += self.unexplained_ends()
         left = await asyncio.to_thread(self._living_after, GONE_SECONDS)
         if left:
             complaints.append(f"processes outlived {self.name}: {left}")

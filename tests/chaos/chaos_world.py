@@ -14,14 +14,16 @@ import handler_faults
 import network_faults
 import process_faults
 import redis_faults
+import zero_faults
 from chaos_clock import NoFakeClock, find_library, remove_traces
 from chaos_ledger import EFFECT, LedgerReader, LedgerWriter
 from chaos_main import OWN, MainPart
 from chaos_producer import LONGEST_SECONDS, SHORTEST_SECONDS
 from chaos_sentinel import SentinelPart
+from chaos_zero import ZeroPart
 from evidence import Evidence
 from final_state import read_part_state
-from injected import MAIN, SENTINEL, HalfDone
+from injected import MAIN, SENTINEL, ZERO, HalfDone
 from legacy import LegacyUnavailable, legacy_python
 from rrq.client import JobRequest, RRQClient
 from rrq.settings import RRQSettings
@@ -43,13 +45,14 @@ FAULTS: dict[str, Callable[[World, PlannedFault], Awaitable[Injected | None]]] =
     **network_faults.FAULTS,
     **clock_faults.FAULTS,
     **failover_faults.FAULTS,
+    **zero_faults.FAULTS,
 }
 CAPACITY_JOBS = 400
 FENCED_MESSAGE = "late outcome refused, the job had been given to another attempt"
 
 
 class World:
-    """Both parts, their ledgers, and what was done to them."""
+    """All parts, their ledgers, and what was done to them."""
 
     def __init__(self, config: ChaosConfig, folder: Path) -> None:
         self.config = config
@@ -66,6 +69,7 @@ class World:
                 "clock faults of Redis: the server of this run, or every one here, is built with jemalloc"
             )
         self.sentinel = SentinelPart(config, folder, library)
+        self.zero = ZeroPart(config, folder)
         self.acknowledged = LedgerWriter(folder / "acknowledged-faults")
         self.faults: list[Injected] = []
         self.stalls: list[Injected] = []
@@ -75,12 +79,17 @@ class World:
         self.capacity = config.capacity_jobs_per_second
         self._watches: set[asyncio.Task[None]] = set()
         self._injections: set[asyncio.Task[None]] = set()
-        self._ledgers = [LedgerReader(folder / "ledger"), LedgerReader(folder / "sentinel" / "ledger")]
+        self._ledgers = {
+            MAIN: LedgerReader(folder / "ledger"),
+            SENTINEL: LedgerReader(self.sentinel.folder / "ledger"),
+            ZERO: LedgerReader(self.zero.folder / "ledger"),
+        }
         self._readers = {
             MAIN: [LedgerReader(folder / f"acknowledged-{who}") for who in ("main", "legacy", "faults")],
-            SENTINEL: [LedgerReader(folder / "sentinel" / "acknowledged")],
+            SENTINEL: [LedgerReader(self.sentinel.folder / "acknowledged")],
+            ZERO: [LedgerReader(self.zero.folder / "acknowledged")],
         }
-        self._acknowledged: dict[str, dict[str, float]] = {MAIN: {}, SENTINEL: {}}
+        self._acknowledged: dict[str, dict[str, float]] = {part: {} for part in self._readers}
         self._effects: set[str] = set()
         self._open: set[str] = set()
         self.load_begun_at = self.load_ended_at = 0.0
@@ -91,7 +100,7 @@ class World:
         # Its environment is made at the first use, which takes seconds; under load they would be a fault of ours.
         with contextlib.suppress(LegacyUnavailable):
             await asyncio.to_thread(legacy_python)
-        await asyncio.gather(self.main.start(), self.sentinel.start())
+        await asyncio.gather(self.main.start(), self.sentinel.start(), self.zero.start())
         settings = RRQSettings(
             redis_dsn=self.main.server.dsn,
             redis_socket_timeout_seconds=self.config.socket_timeout_seconds,
@@ -172,7 +181,7 @@ class World:
 
     def read_ledgers(self) -> tuple[int, int]:
         """Return how many jobs are acknowledged, and how many of those had no effect yet."""
-        for ledger in self._ledgers:
+        for ledger in self._ledgers.values():
             self._effects.update(entry.job_id for entry in ledger.read_on() if entry.event == EFFECT)
         for part, readers in self._readers.items():
             for reader in readers:
@@ -194,9 +203,11 @@ class World:
         states = {
             MAIN: await read_part_state(self.main.server.port, acknowledged[MAIN]),
             SENTINEL: await read_part_state(self.sentinel.master.port, acknowledged[SENTINEL]),
+            ZERO: await read_part_state(self.zero.server.port, acknowledged[ZERO]),
         }
         self.complaints += await self.main.end()
         self.complaints += await self.sentinel.end()
+        self.complaints += await self.zero.end()
         self.read_ledgers()
         self.complaints += find_shortfalls(
             self.config.faults,
@@ -208,14 +219,17 @@ class World:
         places = [*self.main.places, *([self.sentinel.place] if self.sentinel.place else [])]
         return Evidence(
             acknowledged,
-            sorted((entry for ledger in self._ledgers for entry in ledger.entries), key=lambda one: one.at),
+            sorted(
+                (entry for ledger in self._ledgers.values() for entry in ledger.entries),
+                key=lambda one: one.at,
+            ),
             sorted(self.faults, key=lambda one: one.begun_at),
             states,
             legacy_pids=frozenset(self.main.legacy_worker_pids),
             # Each part has a ledger of its own: whoever wrote to it belongs there.
             pids_by_part={
                 part: frozenset(entry.pid for entry in ledger.entries)
-                for part, ledger in zip((MAIN, SENTINEL), self._ledgers, strict=True)
+                for part, ledger in self._ledgers.items()
             },
             due_again=self.main.due_again,
             samples=self.main.samples,
@@ -251,5 +265,6 @@ class World:
             await self.client.close()
         await self.main.close()
         await self.sentinel.close()
+        await self.zero.close()
         self.acknowledged.close()
         remove_traces()

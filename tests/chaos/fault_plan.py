@@ -64,6 +64,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("child stopped within its lease", "process", weight=8, costs_leases=0.25),
     Kind("handler exits", "handler", weight=5, costs_seconds=8.0, latest_share=EARLY_SHARE + 0.2),
     Kind("handler exhausts memory", "handler", weight=4, costs_seconds=8.0, latest_share=EARLY_SHARE + 0.2),
+    # Six times, until the job is dead-lettered, the two processes of a pod are missing for two seconds.
+    Kind("container out of memory", "handler", weight=1, costs_seconds=24.0, latest_share=EARLY_SHARE),
     Kind("handler blocks the loop", "handler", weight=2, costs_leases=1.3),
     Kind(
         "handler hangs", "handler", weight=1, costs_leases=2.0, costs_seconds=30.0, latest_share=EARLY_SHARE
@@ -89,6 +91,9 @@ KINDS: tuple[Kind, ...] = (
     # right after it finds a lease that has less left than two thirds.
     Kind("clock of Redis jumps back", "clock", weight=2, busy_leases=1.0, busy_seconds=1.5),
     Kind("fail-over", "fail-over", is_outage=True),
+    # These have a Redis and processes of their own: they take nothing from the fleet but processor time.
+    Kind("fleet killed at zero", "zero", weight=1),
+    Kind("burst run killed", "zero", weight=1),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 

@@ -37,6 +37,11 @@ async def exhaust_memory(world: World, fault: PlannedFault) -> Injected | None:
     return await _poison(world, fault, "exhaust_memory", ends_process=True)
 
 
+async def exhaust_container(world: World, fault: PlannedFault) -> Injected | None:
+    """Nothing is left to say why: only the ends of the leases are seen, as often as `worker_lost_limit` allows."""
+    return await _poison(world, fault, "exhaust_container", ends_process=True)
+
+
 async def hang(world: World, fault: PlannedFault) -> Injected | None:
     """Killed by its supervisor each time, once every job beside it is past its deadline too."""
     return await _poison(
@@ -115,6 +120,7 @@ async def _send(world: World, function: str, *args: Any, **options: Any) -> str 
 FAULTS = {
     "handler exits": exit_process,
     "handler exhausts memory": exhaust_memory,
+    "container out of memory": exhaust_container,
     "handler blocks the loop": block_loop,
     "handler hangs": hang,
     "handler ignores cancellation": ignore_cancellation,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAIN = "main"
 SENTINEL = "sentinel"
+ZERO = "zero"
 
 
 @dataclass(frozen=True)

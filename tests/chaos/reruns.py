@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
-from chaos_ledger import EFFECT, RAISED, STARTED
+from chaos_ledger import EFFECT, KILLED, RAISED, STARTED
 from stalls import KIND as STALL
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Hits:
         self._add_jobs(evidence)
 
     def _add_jobs(self, evidence: Evidence) -> None:
-        """Whom a bad job hits is known from its starts: each of them is a hit of its own."""
+        """Whom a bad job hits is known from the ledger: the process that starts it, and those that it kills."""
         bad = {job_id: fault for fault in evidence.faults for job_id in fault.jobs}
         ends = {
             (entry.job_id, entry.pid): entry.at
@@ -75,7 +75,7 @@ class Hits:
             if entry.event == EFFECT and entry.job_id in bad
         }
         for entry in evidence.ledger:
-            if entry.event == STARTED and entry.job_id in bad:
+            if entry.event in (STARTED, KILLED) and entry.job_id in bad:
                 fault = bad[entry.job_id]
                 ended_at = ends.get((entry.job_id, entry.pid), entry.at + fault.hit_seconds)
                 hit = replace(fault, pids=(entry.pid,), begun_at=entry.at, ended_at=ended_at)

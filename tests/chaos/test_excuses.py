@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chaos_ledger import RAISED, STARTED, TAKEN, Entry
+from chaos_ledger import KILLED, RAISED, STARTED, TAKEN, Entry
 from doctored import CHILD, LEASE_SECONDS, LEGACY, OTHER, build, fault, killed, run_of, verdict
 from injected import MAIN, SENTINEL, DueAgain, Sample
 from stalls import KIND as STALL
@@ -35,6 +35,21 @@ def test_a_job_that_ignores_its_cancellation_keeps_its_process_from_nothing() ->
     ]
     report = verdict(build(*entries, jobs={"j": 19.0}, faults=[bad, killed(100.0)], dead_letters=("bad",)))
     assert report.unexplained_reruns == 1
+
+
+@pytest.mark.parametrize(("victim", "unexplained"), [(CHILD, 0), (LEGACY, 1)])
+def test_a_job_that_kills_its_container_explains_the_reruns_of_those_whom_it_killed(
+    victim: int, unexplained: int
+) -> None:
+    bad = fault("container out of memory", 2.0, jobs=("bad",), poison=("bad",), cuts=True, ends=True)
+    entries = [
+        Entry(STARTED, "bad", 1, OTHER, 2.05),
+        Entry(STARTED, "twice", 1, CHILD, 2.0),
+        Entry(KILLED, "bad", 1, victim, 2.1),
+        *run_of("twice", 9.0, OTHER),
+    ]
+    report = verdict(build(*entries, jobs=TWICE, faults=[bad], dead_letters=("bad",)))
+    assert report.unexplained_reruns == unexplained
 
 
 @pytest.mark.parametrize(("part", "unexplained"), [(MAIN, 0), (SENTINEL, 1)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chaos_config import full_config
 from fault_plan import BY_NAME, KINDS, PlanDoesNotFit, draw_plan
 
-SHORT: Any = {"seconds": 85.0, "faults": 40, "lease_seconds": 3.0, "most_outages": 8}
+SHORT: Any = {"seconds": 95.0, "faults": 40, "lease_seconds": 3.0, "most_outages": 8}
 FULL: Any = {"seconds": 1200.0, "faults": 500, "lease_seconds": 15.0, "most_outages": 20}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import chaos_world
 from chaos_config import full_config, short_config
+from chaos_ledger import KILLED, LedgerWriter
 from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import read_producers
@@ -88,16 +89,24 @@ async def test_a_fault_whose_aftermath_failed_is_recorded_and_told(monkeypatch: 
     assert "the replica never caught up" in world.complaints[0]
 
 
-@pytest.mark.parametrize(("killed", "complaints"), [({7}, 0), (set(), 1)], ids=["by a fault", "by itself"])
-def test_a_pod_that_ended_is_a_complaint_unless_a_fault_killed_it(
-    tmp_path: Path, killed: set[int], complaints: int
+@pytest.mark.parametrize(
+    ("killed", "killed_by_job", "complaints"),
+    [({7}, set(), 0), (set(), {7}, 0), (set(), {8}, 1)],
+    ids=["by a fault", "by a job", "by itself"],
+)
+def test_a_pod_that_ended_is_a_complaint_unless_a_fault_or_a_job_killed_it(
+    tmp_path: Path, killed: set[int], killed_by_job: set[int], complaints: int
 ) -> None:
     place = PodPlace("pod-1", "redis://127.0.0.1:1", tmp_path, short_config(1), ["own"], network=Network())
     ended: Any = SimpleNamespace(pid=7, process=SimpleNamespace(poll=lambda: -11))
     place._pods.append(ended)
     place.killed = killed
     place._note_end()
-    assert len(place.complaints) == complaints
+    ledger = LedgerWriter(tmp_path / "ledger")
+    for pid in killed_by_job:
+        ledger.record(KILLED, "bad", 1, pid)
+    ledger.close()
+    assert len(place.unexplained_ends()) == complaints
 
 
 @pytest.mark.parametrize("config", [short_config(1), full_config(1)], ids=["short", "full"])
