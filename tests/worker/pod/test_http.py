@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import re
 import socket
+import subprocess
+import sys
+import time
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,6 +75,47 @@ def test_probes_are_answered_while_many_clients_dawdle(server: PodServer) -> Non
     finally:
         for dawdler in dawdlers:
             dawdler.close()
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
+    server: PodServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rrq.pod.http._CONNECTION_SECONDS", 1.0)
+    started = time.monotonic()
+    address = ("127.0.0.1", server.port)
+    with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=0.1) as client:
+        while time.monotonic() < started + 8:
+            client.sendall(b"X")
+            with contextlib.suppress(TimeoutError):
+                if client.recv(1) == b"":
+                    break
+    assert time.monotonic() < started + 8
+
+
+def test_clients_with_endless_headers_take_a_bounded_memory() -> None:
+    serve = "with h.PodServer('127.0.0.1:0', {}) as s: print(s.port, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import rrq.pod.http as h, sys\n{serve}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        before = read_peak_bytes(process.pid)
+        line = b"X: " + b"a" * 60_000 + b"\r\n"
+        with contextlib.ExitStack() as crowd:
+            for _ in range(30):
+                client = socket.create_connection(("127.0.0.1", port), timeout=30)
+                crowd.enter_context(client)
+                with contextlib.suppress(ConnectionError):  # what is beyond the limit is not read
+                    client.sendall(b"GET / HTTP/1.1\r\n" + line * 98)
+        assert read_peak_bytes(process.pid) < before + 50_000_000
+
+
+def read_peak_bytes(pid: int) -> int:
+    (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(line) * 1024
 
 
 def test_a_page_that_fails_is_one_line_in_the_log_and_hurts_no_other(

@@ -6,6 +6,7 @@ From a thread, so that the answer can be "the supervisor stalls" when it does. W
 
 import contextlib
 import functools
+import io
 import logging
 import socket
 import socketserver
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
 from typing import Any, Self
 
 from rrq.exc import SettingsError
@@ -24,6 +26,10 @@ logger = logging.getLogger(__name__)
 #: A client that sends nothing must not keep a thread for ever.
 _CLIENT_TIMEOUT_SECONDS = 10.0
 _MOST_CLIENTS = 32
+#: In all: a client that sends a byte now and then never meets the timeout of a single read.
+_CONNECTION_SECONDS = 30.0
+#: http.server takes a hundred header lines of 64 KiB each.
+_LARGEST_HEAD_BYTES = 80 * 1024
 #: How soon the server notices that it is to end; the pod ends with it.
 _POLL_SECONDS = 0.05
 
@@ -78,7 +84,8 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, *given: Any) -> None:
-        self._clients: deque[socket.socket] = deque()
+        # With the time by which each has to be done, the oldest first.
+        self._clients: deque[tuple[float, socket.socket]] = deque()
         super().__init__(*given)
 
     def server_bind(self) -> None:
@@ -89,15 +96,30 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         # Descriptors that clients hold are missed by the heartbeat and by whoever starts a child. The oldest
         # goes, not the newest: a probe is answered at once, and whoever has waited so long does not read.
-        while len(self._clients) >= _MOST_CLIENTS:
-            with contextlib.suppress(OSError):
-                self._clients.popleft().shutdown(socket.SHUT_RDWR)
-        self._clients.append(request)
+        crowd = list(self._clients)
+        for client in crowd[: max(0, len(crowd) - _MOST_CLIENTS + 1)]:
+            self._hang_up(client)
+        self._clients.append((monotonic() + _CONNECTION_SECONDS, request))
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
+    def service_actions(self) -> None:
+        now = monotonic()
+        for client in list(self._clients):
+            if client[0] < now:
+                self._hang_up(client)
+
+    def _hang_up(self, client: tuple[float, socket.socket]) -> None:
+        # Its own thread may do the same in this moment.
         with contextlib.suppress(ValueError):
-            self._clients.remove(request)
+            self._clients.remove(client)
+        with contextlib.suppress(OSError):
+            client[1].shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        for client in list(self._clients):
+            if client[1] is request:
+                with contextlib.suppress(ValueError):
+                    self._clients.remove(client)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -111,11 +133,28 @@ class _SixServer(_Server):
     address_family = socket.AF_INET6
 
 
+class _Head(io.BufferedReader):
+    """The lines of a request. What is beyond the largest head looks like its end, and is never read."""
+
+    _left_bytes = _LARGEST_HEAD_BYTES
+
+    def readline(self, size: int | None = -1) -> bytes:
+        wanted = self._left_bytes if size is None or size < 0 else min(size, self._left_bytes)
+        line = super().readline(wanted)
+        self._left_bytes -= len(line)
+        return line
+
+
 def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _CLIENT_TIMEOUT_SECONDS
         server_version = "rrq"
         sys_version = ""
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = _Head(self.connection.makefile("rb", buffering=0))
 
         def do_GET(self) -> None:
             self._answer(with_body=True)
