@@ -237,6 +237,23 @@ def test_the_password_of_the_evaluation_redis_stays(plane: ControlPlane, helm: H
         assert read_template() == template
 
 
+def test_the_session_key_of_the_dashboard_stays_and_is_added_where_it_is_missing(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    desk = PoolDesk(plane, namespace)
+    values: dict[str, Any] = {"dashboard": {"enabled": True, "redis": {"existingSecret": "shop-redis"}}}
+    install(helm, namespace, **values)
+    name = "rrq-dashboard"
+    before = {key: read_secret(desk, key, name) for key in ("session-key", "view-token")}
+    install(helm, namespace, **values)
+    assert {key: read_secret(desk, key, name) for key in before} == before
+    removal = json.dumps([{"op": "remove", "path": "/data/session-key"}])
+    desk.kubectl("patch", "secret", name, "--type=json", "--patch", removal)
+    install(helm, namespace, **values)
+    assert read_secret(desk, "view-token", name) == before["view-token"]
+    assert len(read_secret(desk, "session-key", name)) >= 32
+
+
 async def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(
     plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
 ) -> None:
@@ -386,8 +403,8 @@ def read_definition(desk: PoolDesk) -> dict[str, Any]:
     return desk.get("crd", CRD_NAME)
 
 
-def read_secret(desk: PoolDesk, key: str) -> str:
-    return base64.b64decode(desk.get("secret", "rrq-redis")["data"][key]).decode()
+def read_secret(desk: PoolDesk, key: str, name: str = "rrq-redis") -> str:
+    return base64.b64decode(desk.get("secret", name)["data"][key]).decode()
 
 
 def read_program(pod: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ def test_it_is_read_only_and_behind_a_token(offline: Helm) -> None:
     assert "--view-token-file=/etc/rrq-dashboard/view-token" in arguments
     assert not [argument for argument in arguments if "admin" in argument]
     tokens = find(objects, "Secret", NAME)["stringData"]
-    assert list(tokens) == ["view-token"]
+    assert list(tokens) == ["session-key", "view-token"]
     assert len(tokens["view-token"]) == 32
 
 
@@ -48,6 +48,30 @@ def test_acting_has_a_token_of_its_own(offline: Helm) -> None:
     assert "--read-only" not in arguments
     tokens = find(objects, "Secret", NAME)["stringData"]
     assert tokens["admin-token"] != tokens["view-token"]
+
+
+def test_all_replicas_and_upgrades_share_one_random_session_key(offline: Helm) -> None:
+    objects = dashboard(offline)
+    assert "--session-key-file=/etc/rrq-dashboard/session-key" in container(objects)["args"]
+    secret = find(objects, "Secret", NAME)["stringData"]
+    assert len(secret["session-key"]) >= 32
+    assert secret["session-key"] != secret["view-token"]
+    (volume,) = find(objects, "Deployment", NAME)["spec"]["template"]["spec"]["volumes"]
+    assert {"key": "session-key", "path": "session-key"} in volume["secret"]["items"]
+
+
+def test_a_rendering_without_a_cluster_is_the_same_each_time_when_the_values_say_all(offline: Helm) -> None:
+    values = {
+        "dashboard": {
+            "enabled": True,
+            "redis": {"existingSecret": "shop-redis"},
+            "auth": {"sessionKey": "k" * 32, "viewToken": "v" * 16},
+        }
+    }
+    # By different arguments, because renderings with the same ones are kept.
+    assert render(offline, values=values) == render(offline, "--dry-run=client", values=values)
+    values["dashboard"]["auth"] = {"existingSecret": "tokens"}
+    assert render(offline, values=values) == render(offline, "--dry-run=client", values=values)
 
 
 def test_given_secrets_are_used_as_they_are(offline: Helm) -> None:
@@ -92,6 +116,7 @@ def test_it_has_no_right_in_the_cluster_and_runs_locked_down(offline: Helm) -> N
             "dashboard.ingress.host",
         ),
         ({"dashboard": {"auth": {"viewToken": "short"}}}, "/dashboard/auth/viewToken"),
+        ({"dashboard": {"auth": {"sessionKey": "short"}}}, "/dashboard/auth/sessionKey"),
         ({"dashboard": {"labels": {"grafana_dashboard": "1"}}}, "additional properties 'labels' not allowed"),
     ],
 )

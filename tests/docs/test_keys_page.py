@@ -35,6 +35,7 @@ TIMES_SECONDS = {
     "rrq:stats:<minute>": ("a day and an hour", 25 * 3_600),
     "rrq:pool:<pool>:decisions": ("a week", 7 * 86_400),
     "rrq:cron:table:<group>": ("35 days", 35 * 86_400 + 60),
+    "rrq:dashboard:ended:<role>": ("13 hours", 13 * 3_600),
     "last_process:<unique_key>": ("a minute", 60),
 }
 #: What a loaded machine may take from the birth of a key to the first look at it.
@@ -108,6 +109,8 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     await store.publish_limits("app", {"function:other": Limit(rate=1, per_seconds=60)})
     await store.set_pause("queue:elsewhere", "paused", "ada")
     await store.open_batch("b", 1, "", 60)
+    now_seconds = await now_ms(store) / 1000
+    await store.add_ended_session("admin", "s", int(now_seconds) + 3600, now_seconds)
     first, last = JobOptions(idempotency_key="i", batch_id="b"), JobOptions(debounce_key="d")
     free = new_job("free", function_name="other", options=build_options(first))
     await store.enqueue_jobs([new_job("parked", options=build_options(last)), free], "e.2")

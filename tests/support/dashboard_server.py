@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
 VIEW_TOKEN = "view-token-of-the-tests"
+SECRET = b"secret of the session key in tests"
 START_TIMEOUT_SECONDS = 30.0
 
 
@@ -78,20 +79,31 @@ class Browser:
 
 
 @contextlib.asynccontextmanager
+async def browse(url: str, address: str = "127.0.0.1") -> AsyncIterator[Browser]:
+    """Open a browser of its own, which comes from an address of this machine."""
+    connector = aiohttp.TCPConnector(local_addr=(address, 0))
+    # A cookie for an address without a name is refused unless one says otherwise.
+    cookies = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=cookies, connector=connector) as session:
+        yield Browser(session, url)
+
+
+@contextlib.asynccontextmanager
 async def serve_dashboard(
-    store: JobStore, *, hides_values: bool = False, **access: Any
+    store: JobStore, *, hides_values: bool = False, secret: bytes = SECRET, **access: Any
 ) -> AsyncIterator[Browser]:
     """Serve the jobs of a store on a free port of this machine."""
     policy = build_policy(AccessOptions("127.0.0.1", **access))
-    options = DashboardOptions(policy, hides_values, lambda error: f"no Redis: {type(error).__name__}")
-    runner = web.AppRunner(Dashboard(store, options).build_app(), access_log=None, shutdown_timeout=2)
+    options = DashboardOptions(
+        policy, secret, hides_values, lambda error: f"no Redis: {type(error).__name__}"
+    )
+    app = Dashboard(store, options).build_app()
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        # A cookie for an address without a name is refused unless one says otherwise.
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-            yield Browser(session, url)
+        async with browse(f"http://127.0.0.1:{runner.addresses[0][1]}") as browser:
+            yield browser
     finally:
         await runner.cleanup()
 
@@ -101,6 +113,7 @@ class DashboardProcess:
 
     def __init__(self, dsn: str, folder: Path, *options: str, admin: bool = True) -> None:
         self._environment = {**os.environ, "RRQ_REDIS_DSN": dsn, "PYTHONUNBUFFERED": "1"}
+        self._environment["XDG_STATE_HOME"] = str(folder / "state")
         self._options = ["--http", "127.0.0.1:0", *options]
         if admin:
             token = folder / "admin-token"
@@ -108,6 +121,11 @@ class DashboardProcess:
             self._options += ["--admin-token-file", str(token)]
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(

@@ -41,6 +41,11 @@ _MOST_SCOPES = 1_000
 _MOST_POOLS_PER_CALL = 500
 _MOST_DECISIONS = 500
 _KEEP_DECISIONS_SECONDS = 7 * 86_400
+#: Beyond that, who signs out in a loop pushes out old records of his own role, for which he has the token anyway.
+_MOST_ENDED_SESSIONS = 1_000
+# An hour more than a session lasts, and less for the clocks.
+_ENDED_SESSIONS_TTL_SECONDS = 13 * 3_600
+_CLOCK_SKEW_SECONDS = 300
 _DECISION_FIELDS = tuple(field.name for field in fields(PoolDecision))
 
 
@@ -297,6 +302,28 @@ class FlowProtocol:
         last = f"({before}" if before else "+"
         entries = await self.wire.call("XREVRANGE", self.keys.audit, last, "-", "COUNT", count)
         return [parse_audit(to_text(entry_id), _pairs(fields)) for entry_id, fields in entries]
+
+    # Sessions of the dashboard
+
+    async def add_ended_session(
+        self, role: str, session_id: str, expires_at_seconds: int, now_seconds: float
+    ) -> None:
+        """Note that a session was signed out, and forget those that have expired anyway."""
+        key = self.keys.ended_sessions_key(role)
+        await self.wire.call("ZADD", key, expires_at_seconds, session_id)
+        await self.wire.call("EXPIRE", key, _ENDED_SESSIONS_TTL_SECONDS)
+        # Not at once: another server of the dashboard may have a clock that is late.
+        await self.wire.call("ZREMRANGEBYSCORE", key, "-inf", now_seconds - _CLOCK_SKEW_SECONDS)
+        surplus = await self.wire.call("ZRANGE", key, 0, -_MOST_ENDED_SESSIONS - 1)
+        if surplus:
+            await self.wire.call("ZREM", key, *surplus)
+
+    async def read_ended_sessions(self, roles: Sequence[str]) -> set[str]:
+        """Return the ids of the sessions of these roles that were signed out and may not have expired."""
+        replies = await asyncio.gather(
+            *(self.wire.call("ZRANGE", self.keys.ended_sessions_key(role), 0, -1) for role in roles)
+        )
+        return {to_text(session_id) for reply in replies for session_id in reply}
 
 
 def _scope_of(target: str) -> str:

@@ -216,6 +216,13 @@ class Keys:
         own = "" if self.prefix == DEFAULT_PREFIX else self.prefix
         return f"{own}last_process:{unique_key}"
 
+    def ended_sessions_key(self, role: str) -> str:
+        """Sorted set of dashboard sessions that were signed out, at most a thousand, scored by expiry in Unix seconds.
+
+        Lives for 13 hours after the last one.
+        """
+        return f"{self.prefix}dashboard:ended:{role}"
+
     # Keys that exist once
 
     @cached_property

@@ -16,6 +16,7 @@ from rrq.dashboard.access import (
     Caller,
     Evidence,
     Role,
+    Session,
     WriteEvidence,
     build_csrf_token,
     build_key,
@@ -25,6 +26,7 @@ from rrq.dashboard.access import (
     decide_host,
     decide_sign_in,
     decide_write,
+    find_client,
     name_actor,
 )
 from rrq.exc import SettingsError
@@ -42,6 +44,14 @@ BEHIND_PROXY: dict[str, Any] = {
 
 def policy(host: str = "127.0.0.1", **options: Any) -> AccessPolicy:
     return build_policy(AccessOptions(host, **options))
+
+
+def session_of(role: Role, expires_at_seconds: float = NOW + SESSION_SECONDS) -> Session:
+    return Session("of-anna", "anna", role, int(expires_at_seconds))
+
+
+def cookie_of(role: Role, expires_at_seconds: float = NOW + SESSION_SECONDS) -> str:
+    return build_session(KEY, session_of(role, expires_at_seconds))
 
 
 def caller(rules: AccessPolicy, peer: str = "127.0.0.1", **evidence: Any) -> Caller | None:
@@ -75,7 +85,7 @@ def test_a_proxy_header_off_the_machine_needs_the_address_of_the_proxy() -> None
         ({"admin_token": "short"}, "could be guessed"),
         ({"view_token": ""}, "could be guessed"),
         ({"admin_token": VIEW, "view_token": VIEW}, "the same"),
-        ({"proxy_from": ["10.0.0.0/8"]}, "without --proxy-user-header"),
+        ({"proxy_admins": ["anna"]}, "without --proxy-user-header"),
         ({"proxy_user_header": "X-User", "proxy_from": ["ten"]}, "no address and no network"),
     ],
 )
@@ -100,31 +110,51 @@ def test_a_token_gives_its_role_and_nothing_else_does() -> None:
 def test_an_admin_token_is_only_for_looking_on_a_read_only_server() -> None:
     rules = policy(read_only=True, admin_token=ADMIN)
     assert decide_sign_in(rules, ADMIN) is Role.VIEWER
-    cookie = build_session(KEY, "anna", Role.ADMIN, NOW)
-    assert caller(rules, cookie=cookie) == Caller("anna", Role.VIEWER, has_session=True)
+    assert caller(rules, cookie=cookie_of(Role.ADMIN)) == Caller("anna", Role.VIEWER, session_of(Role.ADMIN))
 
 
-def test_a_session_lasts_half_a_day() -> None:
+def test_an_admin_cookie_is_only_for_looking_where_no_admin_token_is_configured() -> None:
+    cookie = cookie_of(Role.ADMIN)
+    assert caller(policy(view_token=VIEW), cookie=cookie) == Caller(
+        "anna", Role.VIEWER, session_of(Role.ADMIN)
+    )
+    # Without any token there are no sessions.
+    assert caller(policy(**BEHIND_PROXY), cookie=cookie) is None
+
+
+def test_a_session_ends_with_its_time_and_when_it_is_signed_out() -> None:
     rules = policy("0.0.0.0", admin_token=ADMIN)
-    cookie = build_session(KEY, "anna", Role.ADMIN, NOW - SESSION_SECONDS + 1)
-    assert caller(rules, cookie=cookie) == Caller("anna", Role.ADMIN, has_session=True)
-    assert caller(rules, cookie=build_session(KEY, "anna", Role.ADMIN, NOW - SESSION_SECONDS)) is None
+    cookie = cookie_of(Role.ADMIN, NOW + 1)
+    assert caller(rules, cookie=cookie) == Caller("anna", Role.ADMIN, session_of(Role.ADMIN, NOW + 1))
+    assert caller(rules, cookie=cookie_of(Role.ADMIN, NOW)) is None
+    assert decide_caller(rules, KEY, Evidence("127.0.0.1", cookie=cookie), NOW, {"of-anna"}) is None
 
 
 @pytest.mark.parametrize(
-    "change", [lambda text: text + "0", lambda text: "x" + text, lambda text: text[:-1], lambda _: "."]
+    "change",
+    [
+        lambda text: text + "0",
+        lambda text: "x" + text,
+        lambda text: text[:-1],
+        lambda _: ".",
+        lambda _: "\udcff.a",
+    ],
 )
 def test_a_session_that_we_did_not_sign_is_none(change: Any) -> None:
     rules = policy("0.0.0.0", admin_token=ADMIN)
-    assert caller(rules, cookie=change(build_session(KEY, "anna", Role.ADMIN, NOW))) is None
+    assert caller(rules, cookie=change(cookie_of(Role.ADMIN))) is None
 
 
-def test_a_new_token_ends_all_sessions_and_a_restart_none() -> None:
-    old = build_key(policy(admin_token=ADMIN), b"one start")
-    assert build_key(policy(admin_token=ADMIN), b"another start") == old
-    assert build_key(policy(admin_token=ADMIN + "2"), b"one start") != old
-    # Without a token there are no sessions, and nobody outside may be able to sign anything.
-    assert build_key(policy(), b"one start") == b"one start"
+def test_who_knows_the_tokens_cannot_compute_the_key() -> None:
+    rules = policy(view_token=VIEW, admin_token=ADMIN)
+    assert build_key(rules, b"one secret") == build_key(rules, b"one secret")
+    assert build_key(rules, b"one secret") != build_key(rules, b"another secret")
+
+
+@pytest.mark.parametrize("changed", [{"view_token": VIEW + "2"}, {"admin_token": ADMIN + "2"}])
+def test_a_new_token_ends_all_sessions(changed: dict[str, str]) -> None:
+    tokens = {"view_token": VIEW, "admin_token": ADMIN}
+    assert build_key(policy(**tokens), b"secret") != build_key(policy(**tokens | changed), b"secret")
 
 
 def test_the_proxy_says_who_it_is() -> None:
@@ -153,6 +183,35 @@ def test_the_audit_names_role_and_whoever_signed_in() -> None:
     assert len(name_actor("x" * 500, Role.ADMIN)) < 120
 
 
+# Whose limits a request counts against
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "client"),
+    [
+        ("10.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        # What stands further left was written by the client itself.
+        ("10.0.0.1", ["203.0.113.9, 192.0.2.7"], "192.0.2.7"),
+        ("10.0.0.1", ["203.0.113.9", "192.0.2.7, 10.0.0.2"], "192.0.2.7"),
+        ("::ffff:10.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("10.0.0.1", ["nonsense"], "10.0.0.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("192.0.2.7", ["203.0.113.9"], "192.0.2.7"),
+        ("2001:db8::1:2:3:4", [], "2001:db8::/64"),
+        ("", [], ""),
+    ],
+)
+def test_only_a_trusted_proxy_says_for_whom_it_asks(peer: str, forwarded_for: list[str], client: str) -> None:
+    rules = policy("0.0.0.0", view_token=VIEW, proxy_from=["10.0.0.0/8"])
+    assert find_client(rules, peer, forwarded_for) == client
+
+
+def test_without_a_configured_proxy_every_peer_is_a_client() -> None:
+    assert find_client(policy(view_token=VIEW), "127.0.0.1", ["192.0.2.7"]) == "127.0.0.1"
+    # The default of --proxy-user-header is a proxy on this machine.
+    assert find_client(policy(proxy_user_header="X-User"), "127.0.0.1", ["192.0.2.7"]) == "192.0.2.7"
+
+
 # What is believed of a request
 
 
@@ -163,7 +222,7 @@ def test_the_dashboard_answers_to_its_own_names(host: str) -> None:
     assert decide_host(policy(public_hosts=["jobs.example.com"]), host) is None
 
 
-@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", "", "["])
 def test_a_foreign_name_that_points_here_is_refused(host: str) -> None:
     denial = decide_host(policy(), host)
     assert denial is not None
@@ -175,8 +234,7 @@ def test_off_the_machine_any_name_will_do() -> None:
 
 
 def write(**changes: Any) -> tuple[Caller, str, WriteEvidence]:
-    who = Caller("anna", Role.ADMIN, has_session=True)
-    cookie = build_session(KEY, "anna", Role.ADMIN, NOW)
+    who, cookie = Caller("anna", Role.ADMIN, session_of(Role.ADMIN)), cookie_of(Role.ADMIN)
     evidence = WriteEvidence(
         "jobs:8090", "http://jobs:8090", "same-origin", build_csrf_token(KEY, who, cookie)
     )
@@ -202,6 +260,7 @@ def test_our_own_page_may_act() -> None:
         {"csrf_token": None},
         {"csrf_token": "0" * 64},
         {"host": "", "origin": "http://"},
+        {"origin": "http://["},
     ],
 )
 def test_another_page_may_not(changes: dict[str, Any]) -> None:

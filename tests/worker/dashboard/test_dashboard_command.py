@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from commandline import CommandLine
-from dashboard_server import DashboardProcess
+from dashboard_server import DashboardProcess, browse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,36 @@ async def test_a_token_that_cannot_be_read_is_one_line(commands: CommandLine, tm
     line = await commands.refused("dashboard", "--view-token-file", str(short))
     assert "could be guessed" in line
     assert "secret" not in line
+
+
+async def test_a_session_outlives_a_restart_of_the_server(redis_dsn: str, tmp_path: Path) -> None:
+    async with DashboardProcess(redis_dsn, tmp_path) as dashboard, browse(dashboard.url) as browser:
+        await browser.sign_in()
+        await dashboard.stop()
+        key = tmp_path / "state" / "rrq" / "dashboard-session-key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        async with DashboardProcess(redis_dsn, tmp_path) as restarted:
+            browser.url = restarted.url
+            assert (await browser.ok("session"))["role"] == "admin"
+        # Another key, another server.
+        key.unlink()
+        async with DashboardProcess(redis_dsn, tmp_path) as restarted:
+            browser.url = restarted.url
+            assert (await browser.ok("session"))["role"] == "read-only"
+
+
+async def test_a_session_key_that_others_know_is_refused(commands: CommandLine, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o640)
+    line = await commands.refused("dashboard", "--session-key-file", str(key))
+    assert f"{key}, can be read by other users of this machine" in line
+    assert f"chmod 600 {key}" in line
+    key.chmod(0o600)
+    key.write_text("short")
+    assert "could be guessed" in await commands.refused("dashboard", "--session-key-file", str(key))
+    missing = str(tmp_path / "missing")
+    assert "openssl rand -hex 32" in await commands.refused("dashboard", "--session-key-file", missing)
 
 
 async def test_without_aiohttp_it_names_the_extra(commands: CommandLine, tmp_path: Path) -> None:

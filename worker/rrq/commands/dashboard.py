@@ -1,6 +1,7 @@
 """``rrq dashboard``: the web page on queues, workers, jobs and dead letters."""
 
 import asyncio
+import secrets
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import load_settings
 from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
+from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.http import parse_bind
@@ -21,6 +23,8 @@ from rrq.store import JobStore
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from rrq.dashboard.server import DashboardOptions
 
 _SHUTDOWN_SECONDS = 2.0
 
@@ -46,6 +50,13 @@ _SHUTDOWN_SECONDS = 2.0
     type=click.Path(path_type=Path),
     envvar="RRQ_DASHBOARD_ADMIN_TOKEN_FILE",
     help="File with the token that lets people act, too. [env: RRQ_DASHBOARD_ADMIN_TOKEN_FILE]",
+)
+@click.option(
+    "--session-key-file",
+    type=click.Path(path_type=Path),
+    envvar="RRQ_DASHBOARD_SESSION_KEY_FILE",
+    help="File with the random key that signs session cookies; all replicas need the same one. Default: "
+    "~/.local/state/rrq/dashboard-session-key, made when it is missing. [env: RRQ_DASHBOARD_SESSION_KEY_FILE]",
 )
 @click.option(
     "--read-only",
@@ -100,6 +111,7 @@ def dashboard(
     http: str,
     view_token_file: Path | None,
     admin_token_file: Path | None,
+    session_key_file: Path | None,
     read_only: bool,
     proxy_user_header: str | None,
     proxy_from: tuple[str, ...],
@@ -118,6 +130,8 @@ def dashboard(
         raise Refusal(
             "ERROR: The dashboard needs aiohttp, which is not installed. Run: pip install 'rrq[dashboard]'"
         ) from error
+    from rrq.dashboard.server import DashboardOptions
+
     try:
         host, port = parse_bind(http)
         policy = build_policy(
@@ -137,27 +151,32 @@ def dashboard(
     settings = load_settings(settings_path)
     configure_logging(log_format, "INFO", None)
     try:
-        asyncio.run(_serve(settings, policy, (host, port), hide_arguments))
+        secret = _read_secret(policy, session_key_file)
+    except SettingsError as error:
+        raise Refusal(f"ERROR: {error}") from error
+    options = DashboardOptions(
+        policy, secret, hide_arguments, lambda error: describe_trouble(settings, error)
+    )
+    try:
+        asyncio.run(_serve(settings, options, (host, port)))
     except OSError as error:
         raise Refusal(
             f"ERROR: Cannot listen on {http}: {error.strerror or error}. Choose another address with --http."
         ) from error
 
 
-async def _serve(
-    settings: RRQSettings, policy: AccessPolicy, address: tuple[str, int], hide_arguments: bool
-) -> None:
+async def _serve(settings: RRQSettings, options: "DashboardOptions", address: tuple[str, int]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     store = open_store(settings)
     try:
-        runner = _build_runner(settings, policy, store, hide_arguments)
+        runner = _build_runner(options, store)
         await runner.setup()
         try:
             bound = await _listen(runner, address)
-            print_line(f"The dashboard is at http://{bound} ({_describe(policy)}). Ctrl-C ends it.")
+            print_line(f"The dashboard is at http://{bound} ({_describe(options.policy)}). Ctrl-C ends it.")
             await stopping.wait()
         finally:
             await runner.cleanup()
@@ -165,14 +184,11 @@ async def _serve(
         await store.aclose()
 
 
-def _build_runner(
-    settings: RRQSettings, policy: AccessPolicy, store: JobStore, hide_arguments: bool
-) -> "web.AppRunner":
+def _build_runner(options: "DashboardOptions", store: JobStore) -> "web.AppRunner":
     from aiohttp import web
 
-    from rrq.dashboard.server import Dashboard, DashboardOptions
+    from rrq.dashboard.server import Dashboard
 
-    options = DashboardOptions(policy, hide_arguments, lambda error: describe_trouble(settings, error))
     return web.AppRunner(
         Dashboard(store, options).build_app(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
     )
@@ -191,6 +207,13 @@ def _describe(policy: AccessPolicy) -> str:
     if policy.read_only or not (policy.admin_token or policy.proxy_admins):
         return "read-only"
     return "admins may act"
+
+
+def _read_secret(policy: AccessPolicy, path: Path | None) -> bytes:
+    if path is not None:
+        return read_session_key(path)
+    # Without a token there are no sessions that a restart could end.
+    return read_own_session_key() if policy.takes_tokens else secrets.token_bytes(32)
 
 
 def _read_token(path: Path | None, option: str) -> str | None:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -98,10 +98,21 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Session:
+    """What a session cookie of ours says."""
+
+    id: str
+    """Random, so that signing out ends this session and no other."""
+    actor: str
+    role: Role
+    ends_at_seconds: int
+
+
+@dataclass(frozen=True)
 class Caller:
     actor: str
     role: Role
-    has_session: bool = False
+    session: Session | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -141,10 +152,8 @@ def build_policy(options: AccessOptions) -> AccessPolicy:
             f"Anybody who reaches {options.host or 'this machine'} could write {options.proxy_user_header} himself. "
             "Say with --proxy-from which addresses the proxy has, such as 10.0.0.0/8, or bind to 127.0.0.1."
         )
-    if (options.proxy_from or options.proxy_admins) and not has_proxy:
-        raise SettingsError(
-            "--proxy-from and --proxy-admin mean nothing without --proxy-user-header; add it."
-        )
+    if options.proxy_admins and not has_proxy:
+        raise SettingsError("--proxy-admin means nothing without --proxy-user-header; add it.")
     for option, token in (
         ("--view-token-file", options.view_token),
         ("--admin-token-file", options.admin_token),
@@ -170,18 +179,45 @@ def build_policy(options: AccessOptions) -> AccessPolicy:
     )
 
 
-def decide_caller(policy: AccessPolicy, key: bytes, seen: Evidence, now_seconds: float) -> Caller | None:
-    """Return who this is, or None for somebody who has to sign in."""
-    if seen.proxy_user and _is_from_proxy(policy, seen.peer):
-        is_admin = bool(policy.proxy_admins & {seen.proxy_user, EVERYBODY})
-        return Caller(
-            seen.proxy_user[:_LONGEST_NAME], _capped(policy, Role.ADMIN if is_admin else Role.VIEWER)
-        )
-    if seen.cookie:
+def decide_caller(
+    policy: AccessPolicy, key: bytes, seen: Evidence, now_seconds: float, ended_ids: Container[str] = ()
+) -> Caller | None:
+    """Return who this is, or None for somebody who has to sign in. ``ended_ids``: sessions that were signed out."""
+    if seen.proxy_user and is_proxy(policy, seen.peer):
+        is_admin = bool(policy.proxy_admins & {seen.proxy_user, EVERYBODY}) and not policy.read_only
+        return Caller(seen.proxy_user[:_LONGEST_NAME], Role.ADMIN if is_admin else Role.VIEWER)
+    if seen.cookie and policy.takes_tokens:
         session = parse_session(key, seen.cookie, now_seconds)
-        if session is not None:
-            return Caller(session.actor, _capped(policy, session.role), has_session=True)
+        if session is not None and session.id not in ended_ids:
+            return Caller(session.actor, _capped(policy, session.role), session)
     return Caller(ANONYMOUS, Role.VIEWER) if policy.is_open else None
+
+
+def is_proxy(policy: AccessPolicy, peer: str) -> bool:
+    """Whether a peer is the proxy in front, whose headers about its clients are trusted."""
+    if not policy.proxy_networks:
+        return policy.proxy_user_header is not None and _is_loopback(peer)
+    address = _parse_address(peer)
+    return address is not None and any(address in network for network in policy.proxy_networks)
+
+
+def find_client(policy: AccessPolicy, peer: str, forwarded_for: Sequence[str]) -> str:
+    """Return the address whose limits a request counts against.
+
+    That is the peer; behind a trusted proxy it is the last address in X-Forwarded-For that is no trusted proxy.
+    Every client can write that header, so from other peers it is ignored.
+    """
+    client = _parse_address(peer)
+    hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
+    while client is not None and hops and is_proxy(policy, str(client)):
+        hop = _parse_address(hops.pop())
+        if hop is None:
+            break
+        client = hop
+    if isinstance(client, ipaddress.IPv6Address):
+        # One host has a whole /64 to choose addresses from.
+        return str(ipaddress.ip_network((client, 64), strict=False))
+    return peer if client is None else str(client)
 
 
 def decide_host(policy: AccessPolicy, host: str) -> Denial | None:
@@ -224,28 +260,33 @@ def decide_write(key: bytes, caller: Caller | None, cookie: str | None, seen: Wr
 
 def decide_origin(seen: WriteEvidence) -> Denial | None:
     """Refuse what a page of another origin sent. Every browser says where a POST comes from."""
-    is_ours = seen.origin is not None and urlsplit(seen.origin).netloc.lower() == seen.host.lower() != ""
+    is_ours = seen.origin is not None and _network_location(seen.origin) == seen.host.lower() != ""
     if is_ours and seen.fetch_site in (None, "same-origin"):
         return None
     return Denial(HTTPStatus.FORBIDDEN, "The request comes from another page than the dashboard's own.")
 
 
-def build_session(key: bytes, actor: str, role: Role, now_seconds: float) -> str:
+def build_session(key: bytes, session: Session) -> str:
     """Return the value of the session cookie: readable, and signed so that only we can have written it."""
-    claim = {"actor": actor, "role": role.value, "ends": int(now_seconds) + SESSION_SECONDS}
+    claim = {
+        "id": session.id,
+        "actor": session.actor,
+        "role": session.role.value,
+        "ends": session.ends_at_seconds,
+    }
     payload = base64.urlsafe_b64encode(json.dumps(claim).encode()).decode().rstrip("=")
     return f"{payload}.{_sign(key, 'session', payload)}"
 
 
-def parse_session(key: bytes, cookie: str, now_seconds: float) -> Caller | None:
-    """Return who signed in, or None when the cookie is not ours or has ended."""
+def parse_session(key: bytes, cookie: str, now_seconds: float) -> Session | None:
+    """Return who signed in, or None when the cookie is not ours or has expired."""
     payload, _, signature = cookie.partition(".")
     if not _same(signature, _sign(key, "session", payload)):
         return None
     claim = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     if claim["ends"] <= now_seconds:
         return None
-    return Caller(claim["actor"], Role(claim["role"]), has_session=True)
+    return Session(claim["id"], claim["actor"], Role(claim["role"]), claim["ends"])
 
 
 def name_actor(name: str, role: Role) -> str:
@@ -254,23 +295,29 @@ def name_actor(name: str, role: Role) -> str:
     return f"{word} ({role} token)" if word else f"{role} token"
 
 
-def build_key(policy: AccessPolicy, fallback: bytes) -> bytes:
-    """Return what cookies are signed with: a new token ends all sessions, a restart of the server none."""
-    if not policy.takes_tokens:
-        return fallback
-    return hashlib.sha256(f"rrq dashboard\0{policy.admin_token}\0{policy.view_token}".encode()).digest()
+def build_key(policy: AccessPolicy, secret: bytes) -> bytes:
+    """Return what cookies are signed with.
+
+    The secret is random: a key made of the tokens alone could be computed by anyone who has the tokens, or guessed
+    offline. The tokens are part of it so that a new token ends all sessions.
+    """
+    tokens = f"rrq dashboard\0{policy.admin_token}\0{policy.view_token}"
+    return hmac.new(secret, tokens.encode(), hashlib.sha256).digest()
 
 
 def build_csrf_token(key: bytes, caller: Caller, cookie: str | None) -> str:
-    return _sign(key, "csrf", (cookie or "") if caller.has_session else caller.actor)
+    return _sign(key, "csrf", (cookie or "") if caller.session is not None else caller.actor)
 
 
 def _capped(policy: AccessPolicy, role: Role) -> Role:
-    return Role.VIEWER if policy.read_only else role
+    """Return the role that a token gives here: without an admin token nobody is admin by signing in."""
+    return Role.VIEWER if policy.read_only or policy.admin_token is None else role
 
 
 def _sign(key: bytes, purpose: str, text: str) -> str:
-    return hmac.new(key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+    # A header may hold bytes that are no text; Python keeps them as surrogates.
+    message = f"{purpose}\0{text}".encode("utf-8", "surrogatepass")
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
 def _same(given: str, expected: str) -> bool:
@@ -279,7 +326,17 @@ def _same(given: str, expected: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower()
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _network_location(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -291,19 +348,14 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _is_from_proxy(policy: AccessPolicy, peer: str) -> bool:
-    if policy.proxy_user_header is None:
-        return False
-    if not policy.proxy_networks:
-        return _is_loopback(peer)
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(peer)
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
     # A server on [::] sees IPv4 peers in their IPv6 spelling.
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in policy.proxy_networks)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _parse_network(text: str) -> Network:

@@ -26,6 +26,7 @@ from rrq.dashboard.access import (
     Caller,
     Denial,
     Evidence,
+    Session,
     WriteEvidence,
     build_csrf_token,
     build_key,
@@ -36,9 +37,11 @@ from rrq.dashboard.access import (
     decide_sign_in,
     decide_write,
     name_actor,
+    parse_session,
 )
 from rrq.dashboard.actions import Actions, OrderRefused
 from rrq.dashboard.assets import load_assets
+from rrq.dashboard.ended_sessions import EndedSessions
 from rrq.dashboard.feed import TROUBLE, Feed
 from rrq.dashboard.job_views import ValueRules
 from rrq.dashboard.pages import Answer, Pages
@@ -51,6 +54,8 @@ logger = logging.getLogger(__name__)
 _LARGEST_BODY: Final = 1024 * 1024
 _MOST_FAILED_SIGN_INS: Final = 10
 _FAILED_SIGN_INS_SECONDS: Final = 60.0
+# While Redis does not answer, the page still has to say so.
+_ENDED_SESSIONS_SECONDS: Final = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,6 +63,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @dataclass(frozen=True)
 class DashboardOptions:
     policy: AccessPolicy
+    secret: bytes
+    """Random; servers that have the same one know each other's sessions."""
     hides_values: bool
     describe_trouble: Callable[[BaseException], str]
 
@@ -67,7 +74,7 @@ class Dashboard:
 
     def __init__(self, store: JobStore, options: DashboardOptions) -> None:
         self._policy = options.policy
-        self._key = build_key(options.policy, secrets.token_bytes(32))
+        self._key = build_key(options.policy, options.secret)
         self._rules = ValueRules(options.hides_values)
         self._describe = options.describe_trouble
         self._feed = Feed(PictureReader(store).run_once, options.describe_trouble)
@@ -76,6 +83,7 @@ class Dashboard:
         self._assets = load_assets()
         self._ending = asyncio.Event()
         self._failed_sign_ins: list[float] = []
+        self._ended_sessions = EndedSessions(store)
 
     def build_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY)
@@ -122,11 +130,28 @@ class Dashboard:
 
     def _for_viewers(self, handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
-            if self._caller(request) is None:
+            if await self._find_caller(request) is None:
                 return _refuse(Denial(HTTPStatus.UNAUTHORIZED, "Sign in first."))
             return await handler(request)
 
         return answer
+
+    async def _find_caller(self, request: web.Request, *, is_to_act: bool = False) -> Caller | None:
+        """Return who this is, after a look at what was signed out elsewhere.
+
+        To look, what was known before is enough while Redis is away; to act, that raises TROUBLE.
+        """
+        caller = self._caller(request)
+        if caller is None or caller.session is None:
+            return caller
+        try:
+            async with asyncio.timeout(None if is_to_act else _ENDED_SESSIONS_SECONDS):
+                await self._ended_sessions.refresh()
+        except TROUBLE as error:
+            if is_to_act:
+                raise
+            logger.debug("ended sessions not read", extra={"error": str(error)})
+        return self._caller(request)
 
     def _caller(self, request: web.Request) -> Caller | None:
         header = self._policy.proxy_user_header
@@ -135,7 +160,7 @@ class Dashboard:
             proxy_user=request.headers.get(header) if header else None,
             cookie=request.cookies.get(COOKIE_NAME),
         )
-        return decide_caller(self._policy, self._key, evidence, time())
+        return decide_caller(self._policy, self._key, evidence, time(), self._ended_sessions)
 
     # The page itself: it holds no data, so that it may be had before anybody signs in
 
@@ -163,7 +188,7 @@ class Dashboard:
     # Who is there
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
-        caller = self._caller(request)
+        caller = await self._find_caller(request)
         told = {"version": __version__, "takes_tokens": self._policy.takes_tokens}
         if caller is None:
             return _json({**told, "error": "Sign in first."}, HTTPStatus.UNAUTHORIZED)
@@ -172,7 +197,7 @@ class Dashboard:
                 **told,
                 "actor": caller.actor,
                 "role": caller.role.value,
-                "has_session": caller.has_session,
+                "has_session": caller.session is not None,
                 "hides_values": self._rules.hides_values,
                 "csrf_header": CSRF_HEADER,
                 "csrf": build_csrf_token(self._key, caller, request.cookies.get(COOKIE_NAME)),
@@ -195,10 +220,11 @@ class Dashboard:
             return _refuse(Denial(HTTPStatus.FORBIDDEN, "This token is not known here."))
         actor = name_actor(str(order.get("name", "")), role)
         logger.info("signed in", extra={"actor": actor, "role": role.value})
+        session = Session(secrets.token_urlsafe(16), actor, role, int(time()) + SESSION_SECONDS)
         response = _json({"role": role.value})
         response.set_cookie(
             COOKIE_NAME,
-            build_session(self._key, actor, role, time()),
+            build_session(self._key, session),
             max_age=SESSION_SECONDS,
             httponly=True,
             samesite="Strict",
@@ -211,6 +237,10 @@ class Dashboard:
         denial = decide_origin(_write_evidence(request))
         if denial is not None:
             return _refuse(denial)
+        session = parse_session(self._key, request.cookies.get(COOKIE_NAME, ""), time())
+        if session is not None:
+            await self._ended_sessions.end(session)
+            logger.info("signed out", extra={"actor": session.actor})
         response = _json({})
         response.del_cookie(COOKIE_NAME, httponly=True, samesite="Strict")
         return response
@@ -230,7 +260,7 @@ class Dashboard:
         try:
             async with contextlib.aclosing(self._feed.watch()) as messages:
                 # Somebody who may no longer look is not shown more: a session ends, an open page does not.
-                while self._caller(request) is not None:
+                while await self._find_caller(request) is not None:
                     following = asyncio.ensure_future(anext(messages))
                     await asyncio.wait({following, ended}, return_when=asyncio.FIRST_COMPLETED)
                     if ended.done():
@@ -247,7 +277,7 @@ class Dashboard:
     # Acting
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
-        caller, cookie = self._caller(request), request.cookies.get(COOKIE_NAME)
+        caller, cookie = await self._find_caller(request, is_to_act=True), request.cookies.get(COOKIE_NAME)
         denial = decide_write(self._key, caller, cookie, _write_evidence(request))
         if denial is not None or caller is None:
             return _refuse(denial or Denial(HTTPStatus.UNAUTHORIZED, "Sign in first."))
