@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
-from aiohttp import web
 
 from rrq.dashboard.access import AccessOptions, build_policy
+from rrq.dashboard.connections import serve
 from rrq.dashboard.server import Dashboard, DashboardOptions
 
 if TYPE_CHECKING:
@@ -98,14 +98,8 @@ async def serve_dashboard(
         policy, secret, hides_values, lambda error: f"no Redis: {type(error).__name__}"
     )
     app = Dashboard(store, options).build_app()
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with browse(f"http://127.0.0.1:{runner.addresses[0][1]}") as browser:
-            yield browser
-    finally:
-        await runner.cleanup()
+    async with serve(app, policy, "127.0.0.1", 0) as bound, browse(f"http://{bound}") as browser:
+        yield browser
 
 
 class DashboardProcess:

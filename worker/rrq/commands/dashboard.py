@@ -19,14 +19,9 @@ from rrq.exc import SettingsError
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.http import parse_bind
 from rrq.settings import RRQSettings
-from rrq.store import JobStore
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from rrq.dashboard.server import DashboardOptions
-
-_SHUTDOWN_SECONDS = 2.0
 
 
 @click.command()
@@ -75,7 +70,8 @@ _SHUTDOWN_SECONDS = 2.0
     multiple=True,
     metavar="NETWORK",
     envvar="RRQ_DASHBOARD_PROXY_FROM",
-    help="Where that proxy comes from; from elsewhere the header is not believed. Default: this machine.",
+    help="Addresses of the proxy. From elsewhere that header and X-Forwarded-For, by which limits tell clients apart, "
+    "are ignored. Default with --proxy-user-header: this machine.",
 )
 @click.option(
     "--proxy-admin",
@@ -166,41 +162,20 @@ def dashboard(
 
 
 async def _serve(settings: RRQSettings, options: "DashboardOptions", address: tuple[str, int]) -> None:
+    from rrq.dashboard.connections import serve
+    from rrq.dashboard.server import Dashboard
+
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     store = open_store(settings)
     try:
-        runner = _build_runner(options, store)
-        await runner.setup()
-        try:
-            bound = await _listen(runner, address)
+        async with serve(Dashboard(store, options).build_app(), options.policy, *address) as bound:
             print_line(f"The dashboard is at http://{bound} ({_describe(options.policy)}). Ctrl-C ends it.")
             await stopping.wait()
-        finally:
-            await runner.cleanup()
     finally:
         await store.aclose()
-
-
-def _build_runner(options: "DashboardOptions", store: JobStore) -> "web.AppRunner":
-    from aiohttp import web
-
-    from rrq.dashboard.server import Dashboard
-
-    return web.AppRunner(
-        Dashboard(store, options).build_app(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
-    )
-
-
-async def _listen(runner: "web.AppRunner", address: tuple[str, int]) -> str:
-    from aiohttp import web
-
-    host, port = address
-    await web.TCPSite(runner, host or None, port).start()
-    bound_host, bound_port = runner.addresses[0][:2]
-    return f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
 
 
 def _describe(policy: AccessPolicy) -> str:

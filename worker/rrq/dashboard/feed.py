@@ -26,7 +26,6 @@ _WATCHED_SECONDS: Final = 1.0
 _UNWATCHED_SECONDS: Final = 15.0
 _FRESH_SECONDS: Final = 3.0
 _KEPT_SAMPLES: Final = 300
-_MOST_WATCHERS: Final = 500
 #: A proxy ends connections that stay silent; a comment costs nothing.
 _SILENCE_SECONDS: Final = 15.0
 
@@ -63,10 +62,6 @@ class Feed:
     def fresh_picture(self) -> Picture | None:
         """The newest picture if it is of the last seconds, as it is while anybody watches."""
         return self._picture if monotonic() - self._seen_at < _FRESH_SECONDS else None
-
-    @property
-    def is_full(self) -> bool:
-        return self._watchers >= _MOST_WATCHERS
 
     async def run(self, ending: asyncio.Event) -> None:
         """Sample until cancelled, or until ``ending`` is set."""

@@ -8,7 +8,7 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import monotonic, time
@@ -18,6 +18,7 @@ from aiohttp import web
 
 from rrq.commands.formatting import as_strict_json
 from rrq.dashboard.access import (
+    ANONYMOUS,
     COOKIE_NAME,
     CSRF_HEADER,
     SECURITY_HEADERS,
@@ -36,14 +37,25 @@ from rrq.dashboard.access import (
     decide_origin,
     decide_sign_in,
     decide_write,
+    find_client,
     name_actor,
     parse_session,
 )
 from rrq.dashboard.actions import Actions, OrderRefused
 from rrq.dashboard.assets import load_assets
+from rrq.dashboard.bodies import ORDER_BYTES, SIGN_IN_BYTES, read_order
+from rrq.dashboard.connections import Connection, Stage, find_connection
 from rrq.dashboard.ended_sessions import EndedSessions
 from rrq.dashboard.feed import TROUBLE, Feed
 from rrq.dashboard.job_views import ValueRules
+from rrq.dashboard.limits import (
+    MOST_CONNECTIONS,
+    MOST_REQUESTS_PER_CLIENT,
+    MOST_STREAMS,
+    MOST_STREAMS_PER_SESSION,
+    Places,
+    WrongTokens,
+)
 from rrq.dashboard.pages import Answer, Pages
 from rrq.dashboard.reading import PictureReader
 from rrq.store import JobStore
@@ -51,11 +63,10 @@ from rrq.version import __version__
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_BODY: Final = 1024 * 1024
-_MOST_FAILED_SIGN_INS: Final = 10
-_FAILED_SIGN_INS_SECONDS: Final = 60.0
 # While Redis does not answer, the page still has to say so.
 _ENDED_SESSIONS_SECONDS: Final = 1.0
+#: A page that reads nothing for so long is gone.
+_WRITE_SECONDS: Final = 15.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -82,11 +93,15 @@ class Dashboard:
         self._actions = Actions(store, hides_values=options.hides_values)
         self._assets = load_assets()
         self._ending = asyncio.Event()
-        self._failed_sign_ins: list[float] = []
         self._ended_sessions = EndedSessions(store)
+        self._wrong_tokens = WrongTokens()
+        self._requests = Places[Connection](
+            MOST_CONNECTIONS, MOST_REQUESTS_PER_CLIENT, lambda held: held.stage.value
+        )
+        self._streams = Places[Connection](MOST_STREAMS, MOST_STREAMS_PER_SESSION, lambda _: 0)
 
     def build_app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY)
+        app = web.Application(middlewares=[self._guard])
         app.cleanup_ctx.append(self._run_feed)
         app.on_shutdown.append(self._end_streams)
         get = app.router.add_get
@@ -106,15 +121,37 @@ class Dashboard:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        denial = decide_host(self._policy, request.host)
-        if denial is not None and request.path != "/livez":
-            response: web.StreamResponse = _refuse(denial)
-        else:
-            response = await self._answer(request, handler)
+        try:
+            with find_connection(request).answering(), self._place(request) as denial:
+                response = _refuse(denial) if denial is not None else await self._answer(request, handler)
+        except ConnectionResetError:
+            # Mostly the client went away, or it gave way to others. Raised, each would be a traceback in the log.
+            response = _json({"error": "The connection was lost."}, HTTPStatus.SERVICE_UNAVAILABLE)
         if not response.prepared:
             response.headers.update(SECURITY_HEADERS)
             response.headers.setdefault("Cache-Control", "no-store")
         return response
+
+    @contextlib.contextmanager
+    def _place(self, request: web.Request) -> Iterator[Denial | None]:
+        """Count a request against its client while it is answered; yields why it is refused."""
+        if request.path == "/livez":
+            yield None
+            return
+        connection, owner = find_connection(request), self._owner_of(request)
+        # Before anything is awaited: later, any number would have come in.
+        leaving = self._requests.take(owner, connection)
+        if leaving is not None and leaving is not connection:
+            leaving.abort()
+        try:
+            if leaving is connection:
+                yield Denial(
+                    HTTPStatus.TOO_MANY_REQUESTS, "Too many requests at once. Try again in a moment."
+                )
+            else:
+                yield decide_host(self._policy, request.host)
+        finally:
+            self._requests.free(owner, connection)
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -162,6 +199,16 @@ class Dashboard:
         )
         return decide_caller(self._policy, self._key, evidence, time(), self._ended_sessions)
 
+    def _owner_of(self, request: web.Request) -> str:
+        """Return whose limits a request counts against: a session, a user of the proxy, or an address."""
+        caller = self._caller(request)
+        if caller is None or caller.actor == ANONYMOUS:
+            return self._client_of(request)
+        return f"session {caller.session.id}" if caller.session is not None else f"user {caller.actor}"
+
+    def _client_of(self, request: web.Request) -> str:
+        return find_client(self._policy, _peer(request), request.headers.getall("X-Forwarded-For", []))
+
     # The page itself: it holds no data, so that it may be had before anybody signs in
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
@@ -208,15 +255,20 @@ class Dashboard:
         denial = decide_origin(_write_evidence(request))
         if denial is not None:
             return _refuse(denial)
+        client = self._client_of(request)
+        order = await read_order(request, SIGN_IN_BYTES)
+        # From here on nothing is awaited, so that parallel guesses are compared and counted one by one.
         now = monotonic()
-        self._failed_sign_ins = [at for at in self._failed_sign_ins if now - at < _FAILED_SIGN_INS_SECONDS]
-        if len(self._failed_sign_ins) >= _MOST_FAILED_SIGN_INS:
-            return _refuse(Denial(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens. Wait a minute."))
-        order = await _read_order(request)
+        if self._wrong_tokens.is_blocked(client, now):
+            return _refuse(
+                Denial(
+                    HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens from this address. Wait a minute."
+                )
+            )
         role = decide_sign_in(self._policy, str(order.get("token", "")))
         if role is None:
-            self._failed_sign_ins.append(now)
-            logger.warning("sign-in refused", extra={"peer": _peer(request)})
+            self._wrong_tokens.add(client, now)
+            logger.warning("sign-in refused", extra={"client": client, "peer": _peer(request)})
             return _refuse(Denial(HTTPStatus.FORBIDDEN, "This token is not known here."))
         actor = name_actor(str(order.get("name", "")), role)
         logger.info("signed in", extra={"actor": actor, "role": role.value})
@@ -248,8 +300,18 @@ class Dashboard:
     # Looking: the stream; what is asked for once is in pages.py
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        if self._feed.is_full:
-            raise web.HTTPServiceUnavailable(reason="Too many pages are open. Close some of them.")
+        connection, owner = find_connection(request), self._owner_of(request)
+        leaving = self._streams.take(owner, connection)
+        if leaving is not None:
+            # Its page asks again after a moment; the newest is never refused because of the older ones.
+            leaving.abort()
+        try:
+            with connection.at(Stage.STREAMING):
+                return await self._stream(request)
+        finally:
+            self._streams.free(owner, connection)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={**SECURITY_HEADERS, "Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
@@ -267,8 +329,9 @@ class Dashboard:
                         following.cancel()
                         await asyncio.wait({following})
                         break
-                    await response.write(_build_event(following.result()))
-        except ConnectionResetError:
+                    async with asyncio.timeout(_WRITE_SECONDS):
+                        await response.write(_build_event(following.result()))
+        except (ConnectionResetError, TimeoutError):
             logger.debug("a page was closed")
         finally:
             ended.cancel()
@@ -282,7 +345,7 @@ class Dashboard:
         if denial is not None or caller is None:
             return _refuse(denial or Denial(HTTPStatus.UNAUTHORIZED, "Sign in first."))
         name = request.match_info["name"]
-        done = await self._actions.run(name, await _read_order(request), caller.actor)
+        done = await self._actions.run(name, await read_order(request, ORDER_BYTES), caller.actor)
         self._pages.forget_all()
         logger.info("action", extra={"action": name, "actor": caller.actor, "affected": done.affected})
         return _json({"affected": done.affected, "words": done.words})
@@ -307,19 +370,6 @@ def _as_json(answer: Answer) -> Handler:
         return _json(await answer(request))
 
     return handle
-
-
-async def _read_order(request: web.Request) -> dict[str, Any]:
-    # A form of another page can send text, but no JSON without asking the browser first.
-    if request.content_type != "application/json":
-        raise web.HTTPUnsupportedMediaType(reason="Send JSON.")
-    try:
-        order = await request.json()
-    except (ValueError, RecursionError):
-        raise web.HTTPBadRequest(reason="The body is no JSON.") from None
-    if not isinstance(order, dict):
-        raise web.HTTPBadRequest(reason="The body is no JSON object.")
-    return order
 
 
 def _write_evidence(request: web.Request) -> WriteEvidence:

@@ -1,0 +1,90 @@
+"""How much of the server one client may take. Pure.
+
+Whatever is full makes room for the newest: the client that holds the most gives way, so that no client can lock out
+another.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+#: Below the usual limit of 1,024 open files, so that Redis and new connections still find one.
+MOST_CONNECTIONS: Final = 600
+MOST_CONNECTIONS_PER_PEER: Final = 128
+MOST_REQUESTS_PER_CLIENT: Final = 64
+MOST_STREAMS: Final = 400
+MOST_STREAMS_PER_SESSION: Final = 32
+
+MOST_WRONG_TOKENS: Final = 10
+WRONG_TOKEN_SECONDS: Final = 60.0
+_MOST_GUESSERS: Final = 10_000
+
+
+class Places(Generic[T]):
+    """A bounded number of places, counted by owner.
+
+    ``rank_of`` says which of the holders gives way first: the lowest, among equals the one that came first. One
+    without a rank stays.
+    """
+
+    def __init__(self, most: int, most_per_owner: int, rank_of: Callable[[T], int | None]) -> None:
+        self._most = most
+        self._most_per_owner = most_per_owner
+        self._rank_of = rank_of
+        self._held: dict[str, dict[T, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    def take(self, owner: str, item: T, *, may_have_all: bool = False) -> T | None:
+        """Give a place to an item; return the one that gives way, which is the item itself if no other may."""
+        held = self._held.setdefault(owner, {})
+        held[item] = None
+        owners: list[str] = []
+        if len(held) > self._most_per_owner and not may_have_all:
+            owners = [owner]
+        elif len(self) > self._most:
+            owners = sorted(self._held, key=lambda name: -len(self._held[name]))
+        if not owners:
+            return None
+        leaving = next((found for name in owners if (found := self._choose(name, item)) is not None), None)
+        if leaving is None:
+            self.free(owner, item)
+            return item
+        self.free(*leaving)
+        return leaving[1]
+
+    def free(self, owner: str, item: T) -> None:
+        """Take back the place of an item, if it still has one."""
+        held = self._held.get(owner, {})
+        held.pop(item, None)
+        if not held:
+            self._held.pop(owner, None)
+
+    def _choose(self, owner: str, newcomer: T) -> tuple[str, T] | None:
+        ranks = [(rank, item) for item in self._held[owner] if (rank := self._rank_of(item)) is not None]
+        others = [(rank, item) for rank, item in ranks if item is not newcomer]
+        return (owner, min(others, key=lambda entry: entry[0])[1]) if others else None
+
+
+class WrongTokens:
+    """Remembers which clients sent wrong tokens lately, so that each of them slows down only itself."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+
+    def is_blocked(self, client: str, now_seconds: float) -> bool:
+        times = self._times.get(client)
+        if times is None:
+            return False
+        return len(times) == MOST_WRONG_TOKENS and now_seconds - times[0] < WRONG_TOKEN_SECONDS
+
+    def add(self, client: str, now_seconds: float) -> None:
+        times = self._times.pop(client, None) or deque(maxlen=MOST_WRONG_TOKENS)
+        times.append(now_seconds)
+        self._times[client] = times
+        if len(self._times) > _MOST_GUESSERS:
+            # The one that has been quiet for longest.
+            del self._times[next(iter(self._times))]
