@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from redis._parsers import _AsyncHiredisParser
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ResponseError
 
@@ -51,7 +52,7 @@ class BoundedParser(_AsyncHiredisParser):
         # Cleared by redis-py when it has hung up.
         piece = b"" if stream is None or reader is None else await stream.read(self._read_size)
         if not piece or reader is None:
-            raise RedisConnectionError("Redis closed the connection.")
+            raise RedisConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
         self._received_bytes += len(piece)
         if self._received_bytes > self._most_bytes:
             raise ReplyTooLarge(
