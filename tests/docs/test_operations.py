@@ -8,9 +8,11 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import yaml
 
+import page_shell
 from commandline import CommandLine
 from doc_commands import check_command, is_value_of_the_chart
 from doc_pages import ROOT, find_blocks, find_commands, find_pages
@@ -19,6 +21,7 @@ from promql import find_metrics
 from rrq import RRQClient, RRQSettings, telemetry
 from rrq.client import JobRequest
 from rrq.connection import open_redis
+from rrq.embedded import find_redis_server
 from rrq_operator.local.manifest import read_pools
 from rrq_operator.manifests import build_deployment
 
@@ -88,6 +91,22 @@ async def test_what_redis_holds_can_be_asked(
     hash_bytes, *_ = shell.run(block_with("memory usage")).splitlines()
     assert 200 < int(hash_bytes) < 2000
     assert "mail" in shell.run(block_with("config set maxmemory"))
+
+
+def test_a_page_starts_the_redis_of_all_tests_whatever_the_environment_holds(tmp_path: Path) -> None:
+    server = find_redis_server()
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    assert PageShell(tmp_path, {}).run("redis-server --version") == version
+
+
+def test_a_block_that_hangs_fails_with_what_it_wrote_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_shell, "COMMANDS_SECONDS", 1.0)
+    with pytest.raises(AssertionError, match="has not ended after 1 s; so far it wrote") as caught:
+        PageShell(tmp_path, {}).run("sleep 60 & echo server $!; until false; do sleep 0.1; done")
+    process = int(re.findall(r"server (\d+)$", str(caught.value), re.MULTILINE)[-1])
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
 
 
 async def test_commands_for_people_run(redis_dsn: str) -> None:

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from doc_pages import ROOT
+from rrq.embedded import find_redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,18 +69,27 @@ class PageShell:
         # A file, because a pipe stays open as long as something runs on in the background.
         output = self._folder / "commands.out"
         with output.open("wb") as file:
-            finished = subprocess.run(
+            # A session of its own, so that what a block started in the background ends with a block that hangs.
+            process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self._prepare(script)],
                 cwd=cwd,
-                env=_environment(),
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                timeout=COMMANDS_SECONDS,
-                check=False,
+                start_new_session=True,
             )
+            try:
+                code: int | None = process.wait(COMMANDS_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                code = None
         said = output.read_text()
-        assert finished.returncode == 0, f"{script}\nended with {finished.returncode}:\n{said}"
+        assert code is not None, (
+            f"{script}\nhas not ended after {COMMANDS_SECONDS:g} s; so far it wrote:\n{said}"
+        )
+        assert code == 0, f"{script}\nended with {code}:\n{said}"
         return said
 
     def start(self, script: str) -> Path:
@@ -90,7 +100,7 @@ class PageShell:
             process = subprocess.Popen(
                 ["bash", "-c", self._prepare(script)],
                 cwd=ROOT,
-                env=_environment(),
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -121,8 +131,24 @@ class PageShell:
             whole = whole.replace(found, replacement)
         return whole
 
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("RRQ_", "PYTHONPATH"))
+        }
+        path = os.pathsep.join((str(self._link_redis()), f"{sys.prefix}/bin", kept["PATH"]))
+        # Logs of processes are cut into whole lines only if they are written at once.
+        return kept | {"PATH": path, "PYTHONUNBUFFERED": "1"}
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RRQ_", "PYTHONPATH"))}
-    # Logs of processes are cut into whole lines only if they are written at once.
-    return kept | {"PATH": f"{sys.prefix}/bin{os.pathsep}{kept['PATH']}", "PYTHONUNBUFFERED": "1"}
+    def _link_redis(self) -> Path:
+        """Return a folder with the programs of the Redis that all tests use.
+
+        The environment of Python may hold an older one, which cannot read what the Redis of a test has saved.
+        """
+        folder = self._folder / "redis"
+        folder.mkdir(exist_ok=True)
+        server = find_redis_server()
+        for program in (server, server.with_name("redis-cli")):
+            link = folder / program.name
+            if program.exists() and not link.exists():
+                link.symlink_to(program)
+        return folder
