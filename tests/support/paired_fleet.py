@@ -280,7 +280,9 @@ class PairedFleet(PairedQueue):
         self.certify_death(len(self.crashed) - 1, has_cause=True)
         self.start_process(worker_id)
 
-    def be_lost_twice(self, who: int, queue: str, *, fails_between: bool, in_company: bool) -> None:
+    def be_lost_twice(
+        self, who: int, queue: str, *, fails_between: bool, in_company: bool, is_announced: bool
+    ) -> None:
         """Fall silent with a job until others have it, and do so once more."""
         self.enqueue([Wish(4, queue, "@1"), Wish(5, queue)])
         number = who % len(self.processes)
@@ -296,6 +298,8 @@ class PairedFleet(PairedQueue):
         self._take_by_name(number, queue, "j4")
         if in_company:
             self._take_by_name(number, queue, "j5")
+        if is_announced:
+            self.shorten_leases([process.worker.worker_id])
         self.pause(4, [number])
 
     def _take_by_name(self, number: int, queue: str, job_id: str) -> None:

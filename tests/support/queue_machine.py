@@ -212,9 +212,15 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.meet_a_suspect(who, queue)
 
     @_has_processes
-    @rule(who=_numbers, queue=_queue, fails_between=st.booleans(), in_company=st.booleans())
-    def be_lost_twice(self, who: int, queue: str, fails_between: bool, in_company: bool) -> None:
-        self.queue.be_lost_twice(who, queue, fails_between=fails_between, in_company=in_company)
+    @rule(who=_numbers, queue=_queue, how=st.sets(st.sampled_from(["fails", "in company", "announced"])))
+    def be_lost_twice(self, who: int, queue: str, how: set[str]) -> None:
+        self.queue.be_lost_twice(
+            who,
+            queue,
+            fails_between="fails" in how,
+            in_company="in company" in how,
+            is_announced="announced" in how,
+        )
 
     @_has_processes
     @rule(who=_numbers, queue=_queue, limit=_limits)

@@ -163,6 +163,19 @@ async def test_a_burst_runs_what_is_due_in_one_process_and_exits_with_0(
     assert "Starting 1 worker process (--burst)." in pod.printed()
 
 
+async def test_a_burst_that_leaves_jobs_of_an_unknown_function_behind_exits_with_1(
+    make_pod: Callable[..., Pod], client: RRQClient
+) -> None:
+    jobs = await enqueue_some(client, "note", count=3)
+    [left] = await enqueue_some(client, "nobody_has_this")
+    pod = make_pod("--burst")
+    assert pod.wait() == 1
+    await all_done(client.job_store, jobs, 1)
+    assert await is_queued(client.job_store, left.id)
+    [failure] = pod.logged("burst failed")
+    assert "has no handler for 'nobody_has_this'" in failure["error"]
+
+
 async def test_a_burst_outlives_a_job_that_kills_its_process(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:

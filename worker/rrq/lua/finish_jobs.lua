@@ -11,7 +11,8 @@
 --            dead       text error           number hash TTL (s)  key dead letter list
 --            cancelled                       number result TTL (s)
 --            back       text reason          number due (ms)      key queue (both without token only)
---          unknown_function   text reason  number factor of the delay (jitter; with token only)
+--            unknown_function
+--                       text reason          number factor of the delay, near 1 (with token only)
 --          token '' = the caller never claimed: applied unless another worker holds the lock
 -- Returns  per job: 1 stored   2 already applied   3 cancelled instead   0 fenced (forget this
 --          attempt)   -1 the job key is not a hash, nothing written

@@ -90,7 +90,8 @@ local function forget_worker(id)
   reaped = reaped + 1
 end
 
--- `blame` makes of how many other jobs the worker held what give_back calls for each of them; nil when nobody is to blame.
+-- `blame` takes how many other jobs the worker held, and returns what is asked of each job before it is given back; nil or
+-- false when no job is to blame.
 local function reap(id, reason, blame)
   local active = prefix .. 'active:jobs:' .. id
   local jobs = sure('ZRANGE', active, 0, most - seen_jobs - 1)

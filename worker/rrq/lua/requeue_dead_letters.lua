@@ -22,7 +22,8 @@ local function queue_again(id)
   redis.call('HSET', job, 'status', 'PENDING', 'current_retries', '0', 'queue_name', ARGV[2],
     'attempt_token', (token or '') .. '.requeued', 'next_scheduled_run_time', iso(now_us))
   redis.call('HDEL', job, 'completion_time', 'worker_id', 'start_time', 'claimed_queue',
-    'claimed_score', 'cancel_requested', 'suspect', 'reserved_by', 'crashes', 'losses', 'loss_history', 'unknown_since_ms', 'slots', 'parked_in', 'boost_ms')
+    'claimed_score', 'cancel_requested', 'suspect', 'reserved_by', 'crashes', 'slots', 'parked_in', 'boost_ms',
+    'losses', 'loss_history', 'unknown_since_ms')
   redis.call('PERSIST', job)
   redis.call('DEL', prefix .. 'events:job:' .. id)
   redis.call('ZADD', queue, now_ms, id)

@@ -100,8 +100,9 @@ local function seldom()
     if seen[2] then redis.pcall('ZREM', prefix .. 'parked:' .. seen[2], id) end
     redis.call('HDEL', job, 'completion_time', 'last_error', 'error_type', 'job_unique_key', 'trace_context',
       'worker_id', 'start_time', 'claimed_queue', 'claimed_score', 'cancel_requested',
-      'waited_for', 'suspect', 'reserved_by', 'crashes', 'crash_history', 'losses', 'loss_history', 'unknown_since_ms', 'traceback', 'slots', 'extras',
-      'parked_in', 'limit_key', 'boost_ms', 'attempts', 'progress', 'cursor', 'next', 'parent_id', 'batch_id')
+      'waited_for', 'suspect', 'reserved_by', 'crashes', 'crash_history', 'traceback', 'slots', 'extras',
+      'parked_in', 'limit_key', 'boost_ms', 'attempts', 'progress', 'cursor', 'next', 'parent_id', 'batch_id',
+      'losses', 'loss_history', 'unknown_since_ms')
     redis.call('PERSIST', job)
     redis.call('DEL', prefix .. 'events:job:' .. id)
   end
