@@ -14,10 +14,10 @@ import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_model import GRID_MS
-from rrq.connection import Wire
 from rrq.embedded import EmbeddedRedis
 from rrq.scripts import build_script
 from rrq.store import JobStore
+from rrq.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

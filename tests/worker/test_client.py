@@ -18,7 +18,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.connection import Wire
 from rrq.embedded import EmbeddedRedis
 from rrq.exc import EnqueueError, InvalidJob, RedisUnavailable, RRQError, UnserializableArguments
 from rrq.job import Job, JobStatus
@@ -26,6 +25,7 @@ from rrq.messages import CancelCode
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq.wire import Wire
 from rrq.worker import RRQWorker
 from running import run_burst, running
 from waiting import eventually

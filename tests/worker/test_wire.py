@@ -12,8 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import RedisProxy
-from rrq.connection import LOST_REPLY_ERRORS, Wire, open_redis
+from rrq.connection import LOST_REPLY_ERRORS, open_redis
 from rrq.settings import RRQSettings
+from rrq.wire import Wire
 from waiting import eventually
 
 if TYPE_CHECKING:

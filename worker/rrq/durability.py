@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ResponseError
 
-from rrq.connection import Wire
 from rrq.exc import NotDurable, SettingsError
 from rrq.scripts import Script
 from rrq.settings import RRQSettings
+from rrq.wire import Wire
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

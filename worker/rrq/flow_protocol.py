@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from rrq.connection import Wire
 from rrq.flow import (
     AuditEntry,
     FlowState,
@@ -33,6 +32,7 @@ from rrq.flow import (
 from rrq.keys import Keys
 from rrq.replies import parse_cancelled_page, to_text
 from rrq.scripts import load_script
+from rrq.wire import Wire
 
 #: Entries that one call of a long operation looks at; Redis is held up for a few milliseconds each time.
 _ENTRIES_PER_CALL = 500

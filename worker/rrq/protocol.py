@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from rrq.checkup import ServerFacts, parse_server_facts
-from rrq.connection import Wire, close_redis, open_redis
+from rrq.connection import close_redis, open_redis
 from rrq.cron_table import MOST_ENTRIES, CronTable, NewCronTable, PublishCode, parse_cron_table
 from rrq.decoding import parse_job_result
 from rrq.durability import DurableWire
@@ -59,6 +59,7 @@ from rrq.replies import (
 )
 from rrq.scripts import load_script
 from rrq.settings import RRQSettings
+from rrq.wire import Wire
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
