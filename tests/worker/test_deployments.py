@@ -1,4 +1,4 @@
-"""The ways to run Redis: TLS, ACL users, Unix sockets, Sentinel, Cluster. Each runs real jobs."""
+"""The ways to run Redis: TLS, ACL users, Unix sockets, Sentinel. Each runs real jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from certificates import make_certificates
 from fleet import all_done, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.connection import REDIS_ERRORS, mask_dsn
+from rrq.connection import mask_dsn
 from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.registry import JobRegistry
@@ -157,64 +157,6 @@ async def test_a_sentinel_fail_over_is_followed_by_workers_and_producers(
             await all_done(client.job_store, jobs)
             await replica_client.close()
         await client.close()
-
-
-async def test_jobs_run_on_a_cluster_through_a_hash_tagged_prefix(
-    make_redis: Callable[..., EmbeddedRedis], registry: JobRegistry
-) -> None:
-    nodes = [make_redis(extra_args=["--cluster-enabled", "yes"]) for _ in range(2)]
-    await _join(nodes)
-    # Whichever node is named, the keys of this prefix live on one of them; the other one says MOVED.
-    for node in nodes:
-        settings = RRQSettings(redis_dsn=f"redis+cluster://127.0.0.1:{node.port}", key_prefix="{shop}:")
-        client = await run_some_jobs(settings, registry)
-        await client.close()
-
-
-async def _join(nodes: list[EmbeddedRedis]) -> None:
-    stores = [JobStore(RRQSettings(redis_dsn=node.dsn)) for node in nodes]
-    for store, slots in zip(stores, (range(8192), range(8192, 16384)), strict=True):
-        await store.wire.call("CLUSTER", "ADDSLOTS", *slots)
-    await stores[0].wire.call("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
-
-    async def is_ok() -> bool:
-        states = [await store.wire.call("CLUSTER", "INFO") for store in stores]
-        return all(b"cluster_state:ok" in state for state in states)
-
-    await eventually(is_ok, 20, "the cluster did not form")
-    for store in stores:
-        await store.aclose()
-
-
-async def test_a_node_of_a_cluster_that_is_gone_is_left_for_the_one_that_has_its_slots(
-    make_redis: Callable[..., EmbeddedRedis],
-) -> None:
-    options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
-    nodes = [make_redis(extra_args=options) for _ in range(2)]
-    await _join(nodes)
-    prefix = "{shop}:"
-    asked = JobStore(RRQSettings(redis_dsn=nodes[0].dsn))
-    slot = await asked.wire.call("CLUSTER", "KEYSLOT", prefix)
-    # Known to the application is the node that has the slot after the other one is gone.
-    owner, known = nodes if slot < 8192 else nodes[::-1]
-    heir = JobStore(RRQSettings(redis_dsn=known.dsn))
-    store = JobStore(RRQSettings(redis_dsn=f"redis+cluster://127.0.0.1:{known.port}", key_prefix=prefix))
-    try:
-        await store.observe(["default"])
-        owner.kill()
-        await heir.wire.call("CLUSTER", "SETSLOT", slot, "NODE", await heir.wire.call("CLUSTER", "MYID"))
-
-        async def is_found() -> bool:
-            try:
-                await store.observe(["default"])
-            except REDIS_ERRORS as error:
-                raise AssertionError(repr(error)) from error
-            return True
-
-        await eventually(is_found, 30, "the node that is gone was asked again and again")
-    finally:
-        for opened in (asked, heir, store):
-            await opened.aclose()
 
 
 def test_a_cluster_without_a_hash_tag_is_refused() -> None:

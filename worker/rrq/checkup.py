@@ -8,6 +8,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class SlotPlace:
+    """Where in a Redis Cluster the keys of one prefix are."""
+
+    slot: int
+    node: str
+    replicas: int
+
+
+@dataclass(frozen=True)
 class ServerFacts:
     """What a server says of itself; None where it would not tell."""
 
@@ -15,9 +24,12 @@ class ServerFacts:
     maxmemory_policy: str | None
     appendonly: bool | None
     snapshots: str | None
+    place: SlotPlace | None = None
 
 
-def parse_server_facts(info: Mapping[str, object], snapshots: str | None) -> ServerFacts:
+def parse_server_facts(
+    info: Mapping[str, object], snapshots: str | None, place: SlotPlace | None = None
+) -> ServerFacts:
     """Read the facts out of INFO and of CONFIG GET save, which managed servers may refuse."""
     maxmemory, appendonly = info.get("maxmemory"), info.get("aof_enabled")
     policy = info.get("maxmemory_policy")
@@ -26,6 +38,7 @@ def parse_server_facts(info: Mapping[str, object], snapshots: str | None) -> Ser
         str(policy) if policy is not None else None,
         bool(int(str(appendonly))) if appendonly is not None else None,
         snapshots,
+        place,
     )
 
 
@@ -42,5 +55,10 @@ def describe_risks(facts: ServerFacts) -> list[str]:
         risks.append(
             "Redis persists nothing, so a restart loses every job (appendonly no, no save points). "
             "Set appendonly yes."
+        )
+    if facts.place is not None and facts.place.replicas == 0:
+        risks.append(
+            f"Node {facts.place.node} of the Redis Cluster, which has all jobs, has no replica, so no job runs while it "
+            "is down. Give it a replica."
         )
     return risks

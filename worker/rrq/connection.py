@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -25,6 +25,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from rrq.cluster import (
+    ClusterClient,
+    SlotRoute,
+)
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.masking import mask_url
 from rrq.reply_limits import BoundedParser
@@ -237,15 +241,18 @@ def _open_cluster(settings: RRQSettings) -> Redis:
     parser = options.pop("parser_class")
     if dsn.startswith("rediss"):
         options |= _tls_options(settings)
-    cluster = RedisCluster.from_url(dsn, **options)
+    client: Any = ClusterClient.from_url(dsn, **options)
     # RedisCluster takes no parser; the nodes that it finds later get the options of the cluster.
     for node_options in (
-        cluster.connection_kwargs,
-        *(node.connection_kwargs for node in cluster.nodes_manager.startup_nodes.values()),
+        client.connection_kwargs,
+        *(node.connection_kwargs for node in client.nodes_manager.startup_nodes.values()),
     ):
         node_options["parser_class"] = parser
+    named = urlsplit(dsn)
+    client.route = SlotRoute(settings.key_prefix, (named.hostname or "localhost", named.port or 6379))
     # RedisCluster shares the commands of Redis, but not its base class.
-    return cluster  # type: ignore[return-value]
+    opened: Redis = client
+    return opened
 
 
 def single_node_pool(settings: RRQSettings, redis: Redis) -> Any:

@@ -323,6 +323,8 @@ class Ownership:
                 )
         self._is_registered = True
         self._host.job_store.wire.on_connect = self.note_reconnect
+        # A claim that follows its slot to another node would reach it before the list of what is in hand.
+        self._host.job_store.wire.resends_refused = False
         if not self.lease.is_running:
             self.lease.start()
 
@@ -466,6 +468,7 @@ class Ownership:
         await self.lease.stop()
         store = self._host.job_store
         store.wire.on_connect = None
+        store.wire.resends_refused = True
         held = [attempt.claimed for attempt in self.book.owned()]
         # What could not be stopped goes on until the process ends; it has nothing more to report.
         for attempt in self.book.owned():

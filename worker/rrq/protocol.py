@@ -435,8 +435,8 @@ class QueueProtocol:
             _, snapshots = await self.wire.call("CONFIG", "GET", "save")
         except ResponseError:
             # Managed servers and narrow ACLs keep CONFIG to themselves.
-            return parse_server_facts(info, None)
-        return parse_server_facts(info, snapshots.decode())
+            return parse_server_facts(info, None, self.wire.place)
+        return parse_server_facts(info, snapshots.decode(), self.wire.place)
 
     async def set_drain(self, pod_uid: str, ttl_seconds: float = 30) -> None:
         """Keep the workers of a pod from claiming, until the time is up or it is cleared."""
@@ -473,7 +473,7 @@ class QueueProtocol:
         Producers of RRQ 0.7 announce nothing, and a queue is announced at most every 50 ms: whoever listens
         looks again a little later, and now and then unasked.
         """
-        async with self.redis.pubsub() as channel:
+        async with self.wire.open_subscriber() as subscriber, subscriber.pubsub() as channel:
             await channel.subscribe(self.keys.notify_channel)
 
             async def hear(timeout_seconds: float) -> str | None:

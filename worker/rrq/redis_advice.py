@@ -7,6 +7,7 @@ from rrq.connection import LOST_REPLY_ERRORS, is_refused_login, mask_dsn
 __all__ = ["advise_on_redis", "describe_redis_trouble"]
 
 _CHECK = "Check redis_dsn (RRQ_REDIS_DSN)"
+_CLUSTER = "is part of a Redis Cluster"
 # redis-py tells these apart by words only, and they differ between its versions.
 _ADVICE = (
     (
@@ -20,6 +21,9 @@ _ADVICE = (
     (r"Error 2 connecting", f"There is no such socket. {_CHECK}, and that Redis is running"),
     (r"DB index is out of range",
      f"{_CHECK}: it ends in the number of a database, and a Redis has 0 to 15 unless configured otherwise"),
+    (r"cluster support disabled",
+     f"This is no Redis Cluster. {_CHECK}: for a single Redis it begins with redis:// or rediss://"),
+    (_CLUSTER, "Change redis_dsn (RRQ_REDIS_DSN) and key_prefix (RRQ_KEY_PREFIX)"),
     (r"unknown command .SENTINEL",
      f"This is no Sentinel. {_CHECK}: for a Redis that is asked directly it begins with redis:// or rediss://"),
     (r"Authentication required|AUTH <password> called without|invalid username-password|WRONGPASS|NOAUTH",
@@ -47,6 +51,8 @@ def advise_on_redis(dsn: str, error: BaseException) -> str:
 def describe_redis_trouble(dsn: str, error: BaseException) -> str:
     """Return what happened, to which Redis, and what to do about it. Secrets are left out."""
     address, reason = mask_dsn(dsn), str(error).rstrip(".") or type(error).__name__
+    if _CLUSTER in reason:  # which names the address itself
+        return f"{reason}. {advise_on_redis(dsn, error)}."
     happened = "refused a command"
     if is_refused_login(error) or reason == "Authentication required":
         happened = "did not let us in"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rrq.checkup import describe_risks
+from rrq.checkup import SlotPlace, describe_risks
 from rrq.commands.flow_words import describe_pause, pause_json
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line, print_note
@@ -104,7 +104,10 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
         )
     report.notes += _describe_fleet(report.workers)
     try:
-        report.risks += describe_risks(await store.read_server_facts())
+        facts = await store.read_server_facts()
+        report.risks += describe_risks(facts)
+        if facts.place is not None:
+            report.notes.append(_describe_place(store.keys.prefix, facts.place))
     except LOST_REPLY_ERRORS:
         raise
     except REDIS_ERRORS as refusal:
@@ -125,6 +128,13 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
         raise
     except REDIS_ERRORS as refusal:
         report.notes.append(f"Whether anything is paused or limited could not be checked: {refusal}")
+
+
+def _describe_place(prefix: str, place: SlotPlace) -> str:
+    return (
+        f"Redis is a cluster. All keys of {prefix!r} are in slot {place.slot}, on node {place.node} with "
+        f"{place.replicas} replica(s). Fail-overs are followed; while the slot moves to another node, no job starts."
+    )
 
 
 def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
