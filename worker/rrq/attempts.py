@@ -33,6 +33,7 @@ class Attempt:
         "claimed",
         "claimed_at",
         "ended_at",
+        "error_type",
         "is_lost",
         "is_reported",
         "is_told_to_cancel",
@@ -56,6 +57,8 @@ class Attempt:
         self.is_reported = False
         #: Monotonic times at which the handler was called and at which its outcome was known.
         self.started_at = self.ended_at = 0.0
+        #: What its handler raised, named as a traceback does; '' for what RRQ itself says of it.
+        self.error_type = ""
         self.task: asyncio.Task[None] | None = None
 
     @property

@@ -21,7 +21,7 @@ from rrq.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
 from rrq.connection import REDIS_ERRORS
 from rrq.context import JobContext
 from rrq.encoding import encode_result, storable_text
-from rrq.error_types import describe_error, name_error_type
+from rrq.error_types import name_error_type
 from rrq.exc import BurstFailed, RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
@@ -251,19 +251,17 @@ class JobOutcomes:
 
     async def _retry_or_bury(self, job: Job, error: Exception, queue_name: str, delay_ms: int | None) -> None:
         attempts = job.current_retries + 1
-        trace, error_type = (
-            "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
-            name_error_type(error),
-        )
+        trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+        self._note_error_type(job, name_error_type(error))
         if attempts >= job.max_retries:
-            await self._move_to_dlq(job, queue_name, str(error), trace, error_type)
+            await self._move_to_dlq(job, queue_name, str(error), trace)
             return
         if delay_ms is None:
             delay_ms = self._calculate_backoff_ms(job.model_copy(update={"current_retries": attempts}))
         queue_key = self.job_store.keys.queue_key(job.queue_name or self.settings.default_queue_name)
         if self._traces:
             await self._leave_trace(job)
-        await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace, error_type)
+        await self._report(job, OutcomeKind.RETRY, str(error), delay_ms, queue_key, trace)
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_retrying", job, attempts)
 
@@ -279,18 +277,25 @@ class JobOutcomes:
 
     async def _handle_job_timeout(self, job: Job, queue_name: str, error_message: str) -> None:
         logger.warning("job timed out", extra=self._fields(job))
-        await self._move_to_dlq(job, queue_name, error_message, error_type=TimeoutError.__name__)
+        self._note_error_type(job, TimeoutError.__name__)
+        await self._move_to_dlq(job, queue_name, error_message)
 
     async def _handle_fatal_job_error(self, job: Job, queue_name: str, error_message: str) -> None:
         logger.error("job cannot be run", extra=self._fields(job) | {"error": error_message})
+        self._note_error_type(job, "")
         await self._move_to_dlq(job, queue_name, error_message)
 
-    async def _move_to_dlq(
-        self, job: Job, queue_name: str, error_message: str, trace: str = "", error_type: str = ""
-    ) -> None:
+    def _note_error_type(self, job: Job, error_type: str) -> None:
+        # With the attempt and not as an argument: the methods that report an error are overridden as RRQ 0.7 has them.
+        attempt = self._ownership.book.find(job)
+        if attempt is not None:
+            attempt.error_type = error_type
+
+    async def _move_to_dlq(self, job: Job, queue_name: str, error_message: str, trace: str = "") -> None:
         """Count the attempt and put the job on the dead letter list."""
-        error = describe_error(error_type, error_message)
-        logger.warning("job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error})
+        logger.warning(
+            "job dead-lettered", extra=self._fields(job) | {"queue": queue_name, "error": error_message}
+        )
         if self._traces:
             # For the attempt that follows if somebody has the dead letter run again.
             await self._leave_trace(job)
@@ -301,7 +306,6 @@ class JobOutcomes:
             self.settings.default_dlq_result_ttl_seconds,
             self.job_store.keys.dlq_key(self.settings.default_dlq_name),
             trace,
-            error_type,
         )
         if self._hooks.has_hooks:
             await self._hooks.trigger_event("on_job_failed", job, RuntimeError(error_message))
@@ -336,16 +340,15 @@ class JobOutcomes:
         number: float = 0,
         key: str = "",
         trace: str = "",
-        error_type: str = "",
     ) -> None:
         attempt = self._ownership.book.find(job)
-        token = ""
+        token = error_type = ""
         if attempt is not None:
             if attempt.is_reported:
                 return
             attempt.is_reported = True
             attempt.ended_at = monotonic()
-            token = attempt.token
+            token, error_type = attempt.token, attempt.error_type
         if self._traces:
             self._traces.end(job, kind, text)
         outcome = Outcome(

@@ -283,7 +283,7 @@ async def test_dead_letters_of_a_pool_go_back_to_the_queues_they_came_from(
     mail, bulk, other = await bury(client, settings, store, "mail", "bulk", "invoices")
     listed = plugin.json("dlq", "emails")
     assert {job["id"] for job in listed["jobs"]} == {mail, bulk}
-    assert "no such mailbox" in plugin.run("dlq", "emails", "list")
+    assert "ValueError: no such mailbox" in plugin.run("dlq", "emails", "list")
     assert "Traceback" in plugin.run("dlq", "emails", "inspect", mail)
     assert "Say which" in plugin.refused("dlq", "emails", "requeue")
     assert f"Job {other} came from queue invoices" in plugin.refused("dlq", "emails", "requeue", other)
