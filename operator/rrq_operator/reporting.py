@@ -1,7 +1,7 @@
 """Writes what a pool says of itself: status, events and metrics, each only when it has changed.
 
-Conditions and sizes are written at once. Figures of a busy queue change all the time and are written every few
-seconds; ``kubectl rrq top`` reads them from Redis itself.
+What a person waits for is written at once: the status of a condition, a size, a fault. Figures of a busy queue change all
+the time and wait for a slot among all pools; metrics and ``kubectl rrq top`` have them of now.
 """
 
 import logging
@@ -15,9 +15,11 @@ from rrq_operator.scaling import Reason
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import API_VERSION, KIND
 from rrq_operator.status import (
+    DRAINING,
     QUEUE_REACHABLE,
     QUIET_REASONS,
     READY,
+    SCALING_LIMITED,
     Condition,
     Status,
     date_conditions,
@@ -27,7 +29,11 @@ from rrq_operator.views import PoolKey, format_time
 
 logger = logging.getLogger(__name__)
 
-_FIGURES_SECONDS = 3.0
+_FIGURES_SECONDS = 15.0
+#: These follow the work: at a load just around a limit they turn every second. They have slots of their own, at once while
+#: few pools ask, and at most one per pool in this time.
+_RESTLESS = (SCALING_LIMITED, DRAINING)
+_TURN_SECONDS = 15.0
 _RETRY_SECONDS = 2.0
 _MOST_MESSAGES = 20
 _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
@@ -44,6 +50,8 @@ _FIGURES = (
     "oldestDueTime",
     "startupSeconds",
     "lastDecision",
+    # What is wrong is a condition as well; the rest is the reason of the last decision.
+    "reason",
 )
 
 
@@ -66,7 +74,11 @@ class Reporter:
         self._conditions: tuple[Condition, ...] = ()
         self._written_conditions: tuple[Condition, ...] = ()
         self._told: tuple[Condition, ...] = ()
-        self._next_write_at = 0.0
+        self._written_at = float("-inf")
+        self._figures_at: float | None = None
+        self._retry_news_at = 0.0
+        self._turn_written_at = float("-inf")
+        self._turn_at: float | None = None
         self._uid = ""
         self._generation = 0
         self._decided_at = format_time(time())
@@ -87,7 +99,6 @@ class Reporter:
         """Take in what the pool looks like now."""
         record = this_round.record
         self._uid, self._generation = record.uid, record.generation
-        self._conditions = tuple(conditions)
         if self._written is None:
             # After a restart: what the API server has is what was written last.
             self._written = {name: value for name, value in record.status.items() if name != "conditions"}
@@ -95,6 +106,7 @@ class Reporter:
             self._decided_at = last.get("time", self._decided_at)
             self._is_on_hold = last.get("reason") == Reason.ON_HOLD
             self._told = self._written_conditions = parse_conditions(record.status)
+        self._conditions = tuple(conditions)
         before = (self._wanted or self._written).get("lastDecision", {})
         decision = status.get("lastDecision")
         if decision is not None:
@@ -103,6 +115,7 @@ class Reporter:
             status["lastDecision"] = decision | {"time": self._decided_at}
             self._tell_of_hold(decision["reason"])
         self._wanted = status
+        self._reserve_slots()
         self.card = _build_card(this_round, status)
         self._export(this_round, status)
         self._shell.metrics.set_conditions(self._key, conditions)
@@ -111,11 +124,14 @@ class Reporter:
     @property
     def has_news(self) -> bool:
         """Whether there is something to write now."""
-        if self._messages and monotonic() >= self._next_message_at:
+        now = monotonic()
+        if self._messages and now >= self._next_message_at:
             return True
-        if monotonic() < self._next_write_at and not self._is_urgent():
-            return False
-        return self._has_changed() or self._news() != []
+        if self._is_urgent() or (self._news() and now >= self._retry_news_at):
+            return True
+        return (self._has_changed() and _has_come(self._figures_at, now)) or (
+            self._has_turned() and _has_come(self._turn_at, now)
+        )
 
     async def write(self) -> None:
         """Write status and events. Trouble is logged and tried again: the pool itself is not concerned."""
@@ -134,7 +150,8 @@ class Reporter:
                 "metadata": {"name": name, "namespace": namespace, "uid": self._uid},
                 "status": wanted | {"conditions": dated},
             }
-            self._next_write_at = monotonic() + _FIGURES_SECONDS
+            has_turned = self._has_turned()
+            self._drop_past_slots()
             try:
                 await shell.kube.apply(f"{pools_path(namespace)}/{name}/status", manifest)
             except KubeMissing:
@@ -142,14 +159,16 @@ class Reporter:
             except KubeError as error:
                 shell.metrics.api_errors.labels(error.reason or "Other").inc()
                 logger.warning("status not written", extra={"resource": name, "error": str(error)})
-                self._next_write_at = monotonic() + _RETRY_SECONDS
                 return
             self._written, self._written_conditions = wanted, conditions
+            self._written_at = monotonic()
+            if has_turned:
+                self._turn_written_at = self._written_at
         told = [await self._tell(condition.reason, condition.message, condition.is_bad) for condition in news]
         if all(told):
             self._told = self._remember_told(conditions)
         else:
-            self._next_write_at = monotonic() + _RETRY_SECONDS
+            self._retry_news_at = monotonic() + _RETRY_SECONDS
 
     async def _write_messages(self) -> None:
         """Write what was said, in order; what cannot be written now is kept, the latest of it."""
@@ -199,15 +218,47 @@ class Reporter:
                     is_warning=True,
                 )
 
+    def _reserve_slots(self) -> None:
+        """Have times for writing what is not urgent. A slot stays when something urgent is written before it comes."""
+        now = monotonic()
+        if not self._has_changed():
+            self._drop_past_slots()
+            return
+        if self._figures_at is None:
+            earliest = max(now, self._written_at + _FIGURES_SECONDS)
+            self._figures_at = self._shell.figure_slots.reserve(earliest)
+        if self._turn_at is None and self._has_turned():
+            earliest = max(now, self._turn_written_at + _TURN_SECONDS)
+            self._turn_at = self._shell.turn_slots.reserve(earliest)
+
+    def _drop_past_slots(self) -> None:
+        now = monotonic()
+        if _has_come(self._figures_at, now):
+            self._figures_at = None
+        if _has_come(self._turn_at, now):
+            self._turn_at = None
+
+    def _has_turned(self) -> bool:
+        """Whether a condition that follows the work is not as it was written."""
+        before = {entry.type: entry.status for entry in self._written_conditions}
+        return any(
+            entry.type in _RESTLESS and entry.status != before.get(entry.type, entry.status)
+            for entry in self._conditions
+        )
+
     def _has_changed(self) -> bool:
         return self._written != self._wanted or self._written_conditions != self._conditions
 
     def _is_urgent(self) -> bool:
         """Whether more than figures has changed."""
-        if [(entry.type, entry.status, entry.reason) for entry in self._conditions] != [
-            (entry.type, entry.status, entry.reason) for entry in self._written_conditions
-        ]:
+        before = {entry.type: entry for entry in self._written_conditions}
+        if before.keys() != {entry.type for entry in self._conditions}:
             return True
+        for entry in self._conditions:
+            if entry.status != before[entry.type].status and entry.type not in _RESTLESS:
+                return True
+            if entry.is_bad and entry.reason != before[entry.type].reason:
+                return True
         written, wanted = self._written or {}, self._wanted or {}
         return any(
             written.get(name) != wanted.get(name) for name in {*written, *wanted} if name not in _FIGURES
@@ -272,6 +323,10 @@ class Reporter:
                 "ready": status.get("readyReplicas"),
             },
         )
+
+
+def _has_come(slot: float | None, now: float) -> bool:
+    return slot is not None and slot <= now
 
 
 def _build_card(this_round: Round, status: Status) -> PoolReport | None:

@@ -1,11 +1,12 @@
 """What every part of the operator that acts is handed: the cluster, what is known of it, and where to report."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rrq.messages import Observation
 from rrq_operator.events import Events
 from rrq_operator.kube import Kube
 from rrq_operator.metrics import Metrics
+from rrq_operator.pacing import FIGURE_WRITES_PER_SECOND, TURN_WRITES_PER_SECOND, Slots
 from rrq_operator.queues import RedisQueues
 from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.spec import Pool
@@ -19,6 +20,8 @@ class Shell:
     world: World
     events: Events
     metrics: Metrics
+    figure_slots: Slots = field(default_factory=lambda: Slots(FIGURE_WRITES_PER_SECOND))
+    turn_slots: Slots = field(default_factory=lambda: Slots(TURN_WRITES_PER_SECOND))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from rrq.messages import Observation, QueueObservation
+from rrq_operator import reporting
 from rrq_operator.kube import KubeUnavailable
 from rrq_operator.metrics import Metrics
 from rrq_operator.reporting import Reporter
@@ -61,8 +63,8 @@ class Desk:
         self.kube, self.events, self.world = FakeKube(), FakeEvents(), World()
         self.world.set_pool(parse_record(BODY))
         self.metrics = Metrics()
-        shell = Shell(self.kube, self.world, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
-        self.reporter = Reporter(("shop", "emails"), shell)
+        self.shell = Shell(self.kube, self.world, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
+        self.reporter = Reporter(("shop", "emails"), self.shell)
 
     async def say(self, *conditions: Condition, **status: Any) -> bool:
         """Take in what is to be said, and say it if it is time; returns whether it was."""
@@ -131,7 +133,6 @@ async def test_a_pool_on_hold_is_told_of_once_and_so_is_its_end(desk: Desk) -> N
         "Idle",
         "Idle",
     ):
-        desk.reporter._next_write_at = 0.0  # as if the pause were over
         await desk.say(active(reason), lastDecision={"reason": reason})
     assert desk.events.told == ["OnHold", "Resumed"]
 
@@ -155,7 +156,7 @@ async def test_an_event_that_could_not_be_written_is_told_later(desk: Desk) -> N
     desk.events.is_away = True
     await desk.say(ready("SecretMissing"))
     desk.events.is_away = False
-    desk.reporter._next_write_at = 0.0  # as if the pause were over
+    desk.reporter._retry_news_at = 0.0  # as if the pause were over
     await desk.say(ready("SecretMissing"))
     assert desk.events.told == ["SecretMissing!"]
 
@@ -166,6 +167,109 @@ async def test_figures_wait_and_conditions_do_not(desk: Desk) -> None:
     assert await desk.say(ready("Growing"), due=3)
     assert not await desk.say(ready("Growing"), due=3)
     assert [status["due"] for status in desk.kube.written] == [1, 3]
+
+
+class Clock:
+    """A minute passes in no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(reporting, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def limited(status: bool) -> Condition:
+    return Condition("ScalingLimited", status, "AtMaximum" if status else "WithinLimits", "words")
+
+
+async def test_figures_of_a_busy_pool_are_written_every_15_seconds(desk: Desk, clock: Clock) -> None:
+    written = []
+    for second in range(61):
+        reason = ("Backlog", "JobsRunning", "Idle")[second % 3]
+        active = Condition("ScalingActive", True, reason, f"because of {reason}")
+        if await desk.say(active, ready("AsDesired", True), due=second, reason=reason):
+            written.append(second)
+        clock.now += 1
+    assert written == [0, 15, 30, 45, 60]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replicas": 2},
+        {"readyReplicas": 2},
+        {"desiredReplicas": 2},
+        {"observedGeneration": 2},
+        {"job": {"runs": 2}},
+    ],
+    ids=str,
+)
+async def test_a_size_and_the_state_of_a_run_are_written_at_once(desk: Desk, change: dict[str, Any]) -> None:
+    assert await desk.say(ready("AsDesired", True), due=1)
+    assert await desk.say(ready("AsDesired", True), due=1, **change)
+
+
+async def test_another_fault_is_written_at_once_and_other_words_for_it_are_not(desk: Desk) -> None:
+    def reachable(reason: str, words: str) -> Condition:
+        return Condition("QueueReachable", False, reason, words)
+
+    assert await desk.say(reachable("Unreachable", "timeout"))
+    assert await desk.say(reachable("AuthenticationFailed", "wrong password"))
+    assert not await desk.say(reachable("AuthenticationFailed", "wrong user"))
+
+
+async def test_a_limit_that_comes_and_goes_with_the_work_waits_for_the_figures(
+    desk: Desk, clock: Clock
+) -> None:
+    assert await desk.say(limited(False))
+    clock.now += 1
+    assert await desk.say(limited(True)), "the first time at once"
+    for second in range(14):
+        clock.now += 1
+        assert not await desk.say(limited(second % 2 == 1))
+    clock.now += 1
+    assert await desk.say(limited(False))
+    clock.now += 16
+    assert await desk.say(limited(True)), "at once again"
+
+
+async def test_a_hundred_busy_pools_share_their_writes(desk: Desk, clock: Clock) -> None:
+    keys = [("shop", f"pool-{number}") for number in range(100)]
+    for _, name in keys:
+        desk.world.set_pool(parse_record(BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}}))
+    reporters = {key: Reporter(key, desk.shell) for key in keys}
+    written: dict[Any, list[int]] = {key: [] for key in keys}
+    for second in range(150):
+        for number, (key, reporter) in enumerate(reporters.items()):
+            conditions = [ready("AsDesired", True), limited((second + number) % 3 == 0)]
+            reporter.note(Round(desk.world.pools[key]), {"replicas": 1, "due": second}, conditions)
+            if reporter.has_news:
+                await reporter.write()
+                written[key].append(second)
+        clock.now += 1
+    # At first each has something that is written at once.
+    assert sum(second >= 15 for one in written.values() for second in one) <= 2 * (150 - 15)
+    gaps = [later - earlier for one in written.values() for earlier, later in pairwise(one)]
+    assert len(gaps) >= 100
+    assert max(gaps) <= 95, "every pool has its turn"
+
+
+async def test_a_new_leader_does_not_renew_all_figures_at_once(desk: Desk, clock: Clock) -> None:
+    status = {"replicas": 1, "due": 1}
+    keys = [("shop", f"pool-{number}") for number in range(30)]
+    for _, name in keys:
+        body = BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}, "status": status}
+        desk.world.set_pool(parse_record(body))
+    for key in keys:
+        reporter = Reporter(key, desk.shell)
+        reporter.note(Round(desk.world.pools[key]), status | {"due": 2}, [])
+        if reporter.has_news:
+            await reporter.write()
+    assert len(desk.kube.written) == 1
 
 
 async def test_a_status_that_could_not_be_written_is_written_later(desk: Desk) -> None:

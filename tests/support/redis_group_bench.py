@@ -11,6 +11,7 @@ from pools import build_pool
 from rrq_operator.events import Events
 from rrq_operator.metrics import Metrics
 from rrq_operator.redis_group import RedisGroup
+from rrq_operator.redis_sources import SecretVersion
 from rrq_operator.seats import Controller, Membership, Seat, Turn
 from rrq_operator.shell import Round, Shell
 from rrq_operator.world import PoolRecord, World, parse_record
@@ -72,7 +73,7 @@ class Bench:
         assert record.pool is not None
         self.world.set_pool(record)
         seat = Seat(record.uid, cast("Controller", taker), Turn(self.actions), Turn(self.actions))
-        self.members[record.key] = Membership(record.pool, seat, "")
+        self.members[record.key] = Membership(record.pool, seat, SecretVersion())
         self.group.set_members(self.members)
         return taker
 

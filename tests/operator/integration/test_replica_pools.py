@@ -284,7 +284,8 @@ async def test_figures_of_a_busy_queue_are_written_now_and_then(
         await client.enqueue("greet")
         count += 1
         versions.add(version_of(desk, "rrqpool"))
-    assert 2 <= len(versions) <= 3 + (time.monotonic() - began_at) / 3, "once in three seconds"
+    # One write may say that the work asks for more than maxReplicas.
+    assert len(versions) <= 2 + (time.monotonic() - began_at) / 15, "once in 15 seconds"
     assert desk.replicas() == 0, "a paused pool keeps its size"
     await eventually(lambda: desk.status()["due"] == count, 30)
 
