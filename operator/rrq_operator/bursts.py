@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from rrq.cron import CronSchedule
 from rrq.messages import Observation
+from rrq.time_zones import parse_time_zone
 from rrq_operator.sizing import count_waiting
 from rrq_operator.spec import JobRuns
 
@@ -155,18 +157,18 @@ def _find_ticks(
     """Return up to when ticks are to be served, if there was one, and the one to come."""
     if spec.schedule is None:
         return None, None
-    schedule = CronSchedule(spec.schedule)
+    schedule, zone = CronSchedule(spec.schedule), parse_time_zone(spec.time_zone)
     after = created_at if memory.last_schedule_at is None else memory.last_schedule_at
-    next_at = _next_after(schedule, after)
+    next_at = _next_after(schedule, zone, after)
     if next_at is None or next_at > now:
         return None, next_at
     # Several ticks missed, while no operator ran for instance, are made up for by one run.
-    return now, _next_after(schedule, now)
+    return now, _next_after(schedule, zone, now)
 
 
-def _next_after(schedule: CronSchedule, at: float) -> float | None:
+def _next_after(schedule: CronSchedule, zone: ZoneInfo | None, at: float) -> float | None:
     try:
-        return schedule.next_after(datetime.fromtimestamp(at, UTC)).timestamp()
+        return schedule.next_moment(datetime.fromtimestamp(at, UTC), zone).timestamp()
     except ValueError:
         return None  # a date that never comes, such as 30 February
 

@@ -16,6 +16,7 @@ def build_cron_jobs(spec: PoolSpec) -> list[CronJob]:
         CronJob(
             function_name=entry.function,
             schedule=entry.schedule,
+            timezone=entry.time_zone,
             args=entry.args,
             kwargs=entry.kwargs,
             queue_name=entry.queue or spec.queues[0],

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES
+from rrq.time_zones import parse_time_zone
 from rrq_operator.quantities import QUANTITY_PATTERN
 from rrq_operator.redis_urls import LONGEST_URL, URL_RULES
 from rrq_operator.rules import Check, CheckIntOrString, Rule, matching, refuse
@@ -37,6 +38,14 @@ _CRON = r"\s+".join(
         _cron_field("[0-7]", WEEKDAY_NAMES),
     )
 )
+
+
+def _check_time_zone(name: str) -> str:
+    try:
+        parse_time_zone(name)
+    except ValueError as error:
+        raise refuse(str(error)) from None
+    return name
 
 
 def _is_quantity(value: Any) -> bool:
@@ -74,6 +83,25 @@ Schedule = Annotated[
             rf"\s*(?i:{_CRON})\s*",
             "a schedule has five fields, minute hour day month weekday, such as '*/5 * * * *' or "
             "'0 8 * * mon-fri'",
+        )
+    ),
+]
+TimeZone = Annotated[
+    str,
+    Field(max_length=64),
+    Check(
+        matching(
+            r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*",
+            "a time zone has its IANA name, such as UTC or Europe/Berlin",
+        )
+    ),
+    AfterValidator(_check_time_zone),
+    Check(
+        Rule(
+            # CEL has no list of time zones, but to read a time in an unknown one is an error, and an error refuses.
+            "timestamp('2000-01-01T00:00:00Z').getFullYear(self) > 0",
+            lambda _: True,  # _check_time_zone has said so with more words
+            "the API server must know the time zone, as it knows Europe/Berlin",
         )
     ),
 ]

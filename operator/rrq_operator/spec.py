@@ -31,6 +31,7 @@ from rrq_operator.field_types import (
     SecretName,
     SettingsPath,
     ShareOfPods,
+    TimeZone,
     Weight,
 )
 from rrq_operator.quantities import parse_cpus
@@ -218,7 +219,10 @@ class JobRuns(Part):
         description="WhenDue: whenever work is due. OnSchedule: at the times of schedule. Once: a single run.",
     )
     schedule: Schedule | None = Field(
-        default=None, description="minute hour day month weekday, in UTC; with start: OnSchedule."
+        default=None, description="minute hour day month weekday; with start: OnSchedule."
+    )
+    time_zone: TimeZone = Field(
+        default="UTC", description="IANA name of the time zone of schedule, such as Europe/Berlin."
     )
     paused: bool = Field(default=False, description="Start no further run.")
     linger_seconds: int = Field(
@@ -253,7 +257,10 @@ class CronEntry(Part):
     """A job that is enqueued at the times of its schedule, also while the pool has no pod."""
 
     name: EntryName = Field(description="Name of the entry; no other entry of the pool has it.")
-    schedule: Schedule = Field(description="minute hour day month weekday, in UTC.")
+    schedule: Schedule = Field(description="minute hour day month weekday.")
+    time_zone: TimeZone = Field(
+        default="UTC", description="IANA name of the time zone of schedule, such as Europe/Berlin."
+    )
     function: str = Field(min_length=1, max_length=500, description="Name of the handler in the registry.")
     args: list[Any] = Field(default_factory=list, max_length=100, description="Positional arguments.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Named arguments.")

@@ -117,6 +117,14 @@ def test_a_run_starts_on_its_tick_and_not_again() -> None:
     assert decide(PastRun(1), spec=HOURLY, memory=served, now=NOON + 2).reason == "Waiting"
 
 
+def test_a_schedule_is_read_in_its_time_zone() -> None:
+    spec = HOURLY | {"schedule": "30 8 * * *", "timeZone": "Europe/Berlin"}
+    assert decide(spec=spec).next_schedule_at == datetime(2026, 3, 2, 7, 30, tzinfo=UTC).timestamp()
+    in_summer = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
+    decision = decide(spec=spec, memory=RunMemory(last_schedule_at=in_summer), now=in_summer)
+    assert decision.next_schedule_at == datetime(2026, 4, 1, 6, 30, tzinfo=UTC).timestamp()
+
+
 def test_missed_ticks_are_made_up_for_once() -> None:
     memory = RunMemory(runs=4, last_schedule_at=NOON - 5 * 3600)
     late = decide(spec=HOURLY, memory=memory, now=NOON + 100)

@@ -145,6 +145,11 @@ def test_a_schedule_that_only_looks_right_is_refused(schedule: str, words: str) 
     assert words in refusal(change(good_manifest(), burst))
 
 
+def test_a_time_zone_that_only_the_api_server_knows_is_refused() -> None:
+    message = refusal(change(good_manifest(), {"spec.cron": [cron(timeZone="Local")]}))
+    assert "spec.cron[0].timeZone: There is no time zone 'Local'" in message
+
+
 def test_a_cpu_limit_that_is_no_number_of_cpus_is_refused() -> None:
     message = refusal(change(good_manifest(), {"spec.worker.resources.limits": {"cpu": "2Gi"}}))
     assert "CPU quantity '2Gi' is not understood" in message

@@ -64,6 +64,7 @@ def cron(**changes: Any) -> Manifest:
 
 QUANTITY = "write an amount as Kubernetes does"
 SCHEDULE = "a schedule has five fields, minute hour day month weekday"
+TIME_ZONE = "a time zone has its IANA name, such as UTC or Europe/Berlin"
 SHARE = "maxUnavailable is a number from 1 or a share from '1%' to '100%'"
 REDIS_URL = "the URL of a Redis begins with redis://"
 PASSWORD = "a URL with a password belongs into a Secret"
@@ -417,6 +418,23 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     refused("cron of six fields", "spec.cron", [cron(schedule="0 0 3 * * *")], SCHEDULE),
     refused("cron on day 32", "spec.cron", [cron(schedule="0 3 32 * *")], SCHEDULE),
     refused("cron with a step of zero", "spec.cron", [cron(schedule="*/0 * * * *")], SCHEDULE),
+    refused("cron in a zone of two words", "spec.cron", [cron(timeZone="Europe/New Berlin")], TIME_ZONE),
+    refused(
+        "cron in an unknown time zone",
+        "spec.cron",
+        [cron(timeZone="Europe/Berln")],
+        "the API server must know the time zone",
+        "There is no time zone 'Europe/Berln'. Write an IANA name such as 'Europe/Berlin'. Did you mean 'Europe/Berlin'?",
+    ),
+    BadManifest(
+        "runs in an unknown time zone",
+        {
+            "spec.type": "Job",
+            "spec.job": {"start": "OnSchedule", "schedule": "0 3 * * *", "timeZone": "Mars/Base"},
+        },
+        "the API server must know the time zone",
+        "spec.job.timeZone: There is no time zone 'Mars/Base'",
+    ),
     refused(
         "cron with a bad name",
         "spec.cron",
@@ -543,7 +561,8 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
         "spec.queues": ["default", "reports"],
         "spec.cron": [
             cron(args=[None, 1, "a", {"b": None}], kwargs={"deep": {"er": [1.5]}}, unique=True),
-            cron(name="weekly", schedule="*/5 * * * 7", queue="reports"),
+            cron(name="weekly", schedule="*/5 * * * 7", queue="reports", timeZone="Europe/Berlin"),
+            cron(name="zoned", timeZone="Etc/GMT+5"),
         ],
     },
     "share of the pods": {"spec.disruption.maxUnavailable": "25%"},

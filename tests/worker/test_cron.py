@@ -1,14 +1,21 @@
 """Cron expressions against a slow but obvious oracle, and the entries that carry them."""
 
 import time
-from datetime import UTC, datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
+from datetime import UTC, date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES, CronJob, CronSchedule, cron_digest
+from rrq import time_zones
+from rrq.cron import (
+    MONTH_NAMES,
+    WEEKDAY_NAMES,
+    CronJob,
+    CronSchedule,
+    cron_digest,
+)
 
 
 def at(text: str) -> datetime:
@@ -414,3 +421,130 @@ def test_the_next_run_of_an_entry_can_be_asked_without_moving_it() -> None:
 
 def test_the_digest_of_odd_arguments_is_not_an_error() -> None:
     assert cron_digest(entry_with(args=[at("2024-01-01T00:00")]))
+
+
+# Fields
+
+
+@pytest.mark.parametrize("name", ["time_zone", "timezones"])
+def test_an_unknown_field_is_refused_with_the_name_that_was_meant(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no field '{name}'. Did you mean 'timezone'?"):
+        entry_with(**{name: "UTC"})
+
+
+@pytest.mark.parametrize(
+    "name", ["Europe/Berln", "europe/berlin", "Europe", "../etc/passwd", "", "localtime"]
+)
+def test_an_unknown_time_zone_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="There is no time zone"):
+        entry_with(timezone=name)
+
+
+def test_a_machine_without_time_zones_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nothing(name: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(time_zones, "ZoneInfo", find_nothing)
+    monkeypatch.setattr(time_zones, "available_timezones", set)
+
+    assert entry_with().timezone == "UTC"
+    with pytest.raises(ValueError, match=r"'Europe/Berlin' cannot be read.* Install the package tzdata"):
+        entry_with(timezone="Europe/Berlin")
+
+
+def test_only_another_time_zone_than_utc_changes_the_digest() -> None:
+    assert cron_digest(entry_with(timezone="UTC")) == "a066468653832cda6a83e1cd88d6cc0f"
+    digests = {cron_digest(entry_with(timezone=name)) for name in ("UTC", "Europe/Berlin", "Asia/Tokyo")}
+    assert len(digests) == 3
+
+
+# Time zones. In 2026 clocks in Berlin skip 02:00-03:00 on 29 March (01:00 UTC) and repeat it on 25 October.
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "after", "expected"),
+    [
+        # A named hour, on days without and with a change, in both directions.
+        ("30 8 * * *", "Europe/Berlin", "2026-03-27T12:00", ["03-28T07:30", "03-29T06:30", "03-30T06:30"]),
+        ("30 8 * * *", "Europe/Berlin", "2026-10-23T12:00", ["10-24T06:30", "10-25T07:30", "10-26T07:30"]),
+        # A time that clocks skip: at the moment when they do.
+        ("30 2 * * *", "Europe/Berlin", "2026-03-27T12:00", ["03-28T01:30", "03-29T01:00", "03-30T00:30"]),
+        ("30 2 29 3 *", "Europe/Berlin", "2026-01-01T00:00", ["03-29T01:00"]),
+        (
+            "*/20 2,3 * * *",
+            "Europe/Berlin",
+            "2026-03-28T23:00",
+            ["03-29T01:00", "03-29T01:20", "03-29T01:40"],
+        ),
+        ("0 */2 * * *", "Europe/Berlin", "2026-03-28T22:00", ["03-28T23:00", "03-29T01:00", "03-29T02:00"]),
+        # A time that clocks show twice: the first time only.
+        ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["10-25T00:30", "10-26T01:30"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10", ["10-26T01:30"]),
+        ("*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["10-25T00:00", "10-25T00:30", "10-26T01:00"]),
+        # Every hour: as time passes.
+        ("30 * * * *", "Europe/Berlin", "2026-03-28T23:40", ["03-29T00:30", "03-29T01:30", "03-29T02:30"]),
+        ("30 * * * *", "Europe/Berlin", "2026-10-24T23:40", ["10-25T00:30", "10-25T01:30", "10-25T02:30"]),
+        (
+            "*/30 * 25 10 *",
+            "Europe/Berlin",
+            "2026-10-25T00:30",
+            ["10-25T01:00", "10-25T01:30", "10-25T02:00"],
+        ),
+        # The clocks of Lord Howe change by half an hour, those of Kathmandu never do.
+        ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T12:00", ["04-04T14:45", "04-05T15:15"]),
+        (
+            "15 2 * * *",
+            "Australia/Lord_Howe",
+            "2026-10-02T12:00",
+            ["10-02T15:45", "10-03T15:30", "10-04T15:15"],
+        ),
+        ("0 0 * * *", "Asia/Kathmandu", "2026-03-28T00:00", ["03-28T18:15", "03-29T18:15"]),
+        # Santiago skips the first hour of a day, Apia once a whole day.
+        ("30 0 * * *", "America/Santiago", "2026-09-05T05:00", ["09-06T04:00", "09-07T03:30"]),
+        ("30 23 30 12 *", "Pacific/Apia", "2011-12-01T00:00", ["12-30T10:00"]),
+    ],
+)
+def test_the_next_run_follows_the_clocks_of_its_time_zone(
+    expression: str, zone: str, after: str, expected: list[str]
+) -> None:
+    entry = CronJob(function_name="report", schedule=expression, timezone=zone)
+    moment = at(after)
+    for tick in expected:
+        found = entry.next_after(moment)
+        assert found == at(f"{after[:4]}-{tick}")
+        assert found is not None
+        moment = found + timedelta(seconds=20)
+
+
+@given(
+    fields(0, 59),
+    st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]),
+    st.integers(0, 365 * 1440),
+)
+def test_every_hour_in_a_zone_agrees_with_trying_every_minute(
+    minute: str, zone: str, minute_of_year: int
+) -> None:
+    schedule = CronSchedule(f"{minute} * * * *")
+    moment = at("2026-01-01T00:00") + timedelta(minutes=minute_of_year)
+    tried = moment + timedelta(minutes=1)
+    while tried.astimezone(ZoneInfo(zone)).minute not in schedule.minutes:
+        tried += timedelta(minutes=1)
+
+    assert schedule.next_moment(moment, ZoneInfo(zone)) == tried
+
+
+@given(
+    st.integers(0, 59),
+    st.integers(0, 23),
+    st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "America/St_Johns"]),
+    st.integers(2020, 2030),
+)
+def test_a_daily_job_runs_once_on_every_day_of_its_zone(minute: int, hour: int, zone: str, year: int) -> None:
+    clocks, schedule = ZoneInfo(zone), CronSchedule(f"{minute} {hour} * * *")
+    moment = datetime(year, 1, 1, tzinfo=clocks).astimezone(UTC) - timedelta(minutes=1)
+    days = []
+    for _ in range(365):
+        moment = schedule.next_moment(moment, clocks)
+        days.append(moment.astimezone(clocks).date())
+
+    assert days == [date(year, 1, 1) + timedelta(days=number) for number in range(365)]

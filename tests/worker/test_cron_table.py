@@ -705,6 +705,26 @@ async def test_a_tick_for_which_redis_gave_no_answer_stays_due(own_redis: Embedd
         assert len(await tracker.fire_due(past_tick(1))) == 2
 
 
+async def test_a_published_entry_keeps_its_time_zone(client: RRQClient, store: JobStore) -> None:
+    given = entry(timezone="Europe/Berlin"), entry()
+    await publish(store, *(client.complete_cron(cron_job) for cron_job in given))
+
+    first, second = await read_entries(store)
+
+    assert (first.timezone, second.timezone) == ("Europe/Berlin", "UTC")
+    assert [client.identify_cron(cron_job) for cron_job in given] == [
+        client.identify_cron(cron_job) for cron_job in (first, second)
+    ]
+
+
+def test_an_entry_published_before_there_were_time_zones_is_in_utc() -> None:
+    old = {"function_name": "tick", "schedule": "0 3 * * *", "args": [], "queue_name": "default"}
+    table, problems = parse_cron_table(json.dumps({"queues": ["default"], "entries": [old]}), 1, 1)
+
+    assert problems == []
+    assert [cron_job.timezone for cron_job in table.entries] == ["UTC"]
+
+
 def test_the_words_of_an_entry_are_published_whole() -> None:
     """A field added to CronJob is published without anybody thinking of it, all but the next run."""
     table = build_cron_table(["q"], [entry(next_run_time=NOON)], NOON)

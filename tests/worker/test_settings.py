@@ -178,6 +178,25 @@ def test_assignment_is_not_validated() -> None:
     assert settings.default_job_timeout_seconds == 0.5
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (
+            "RRQ_CRON_JOBS",
+            '[{"function_name": "report", "schedule": "0 3 * * *", "time_zone": "Asia/Tokyo"}]',
+        ),
+        ("RRQ_LIMITS", '{"function:report": {"concurrency": 2, "per_tenant": 1}}'),
+    ],
+)
+def test_an_unknown_field_in_a_variable_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(ValidationError, match=r"time_zone|per_tenant"):
+        RRQSettings()
+
+
 def test_cron_jobs_and_registry_are_the_objects_of_the_caller() -> None:
     entry, registry = CronJob(function_name="report", schedule="* * * * *"), JobRegistry()
     settings = RRQSettings(cron_jobs=[entry], job_registry=registry)

@@ -1,8 +1,8 @@
 """When a periodic job is due next: cron expressions and the entries that carry them.
 
 Time comes in as an argument wherever a result depends on it. Enqueueing, and agreeing with the
-rest of the fleet on who enqueues a tick, is the worker's and the store's part; how a table of entries
-looks in Redis is told by ``cron_table.py``.
+rest of the fleet on who enqueues a tick, is the worker's and the store's part. ``cron_table.py`` knows how a table
+of entries looks in Redis, ``time_zones.py`` what clocks do when they change.
 """
 
 import calendar
@@ -12,8 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from datetime import MAXYEAR, UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from rrq.spelling import suggest
+from rrq.time_zones import find_gap_end, find_moments, parse_time_zone, read_clock
 
 __all__ = ["MONTH_NAMES", "WEEKDAY_NAMES", "CronJob", "CronSchedule", "cron_digest"]
 
@@ -30,6 +34,7 @@ WEEKDAY_NAMES: Final[dict[str, int]] = {
 # 29 February is missing from eight years in a row around a century that is no leap year; a date
 # not found in nine years does not exist.
 _YEARS_TO_SEARCH: Final = 9
+_HOURS_OF_A_DAY: Final = 24
 
 
 class CronSchedule:
@@ -75,6 +80,30 @@ class CronSchedule:
             f"Cron expression {self._expression!r} never comes due after {dt:%Y-%m-%d}: "
             "its day does not exist in its months. Correct the day or the month."
         )
+
+    def next_moment(self, after: datetime, zone: ZoneInfo | None) -> datetime:
+        """Return the first moment (in UTC) after ``after`` (aware) at which the clocks of ``zone`` match.
+
+        A schedule that names hours comes once for each: at the moment when clocks skip its time, and the first time
+        when they show it twice. A schedule of every hour follows elapsed time: it ignores skipped times, and comes
+        both times. No zone is UTC. Raises ValueError as ``next_after`` does.
+        """
+        if zone is None:
+            return self.next_after(after.astimezone(UTC))
+        wall, repeated = read_clock(after, zone)
+        # Times of a repeated hour that the clocks have shown already may come once more.
+        wall -= repeated
+        found: datetime | None = None
+        while True:
+            wall = self.next_after(wall)
+            moments = find_moments(wall, zone)
+            if len(self.hours) < _HOURS_OF_A_DAY:
+                moments = moments[:1] or (find_gap_end(wall, zone),)
+            if found is not None and moments and moments[0] >= found:
+                return found
+            for moment in moments:
+                if moment > after and (found is None or moment < found):
+                    found = moment
 
     def _months_from(self, year: int, month: int) -> Iterator[tuple[int, int]]:
         last_year = min(year + _YEARS_TO_SEARCH, MAXYEAR)
@@ -154,15 +183,19 @@ def _parse_number(text: str, part: str) -> int:
     return int(text)
 
 
-# The mypy plugin of pydantic adds a **kwargs of its own, which collides with the field.
-class CronJob(BaseModel):  # type: ignore[no-redef]
-    """A job to be enqueued whenever its schedule, read in UTC, comes due.
+class CronJob(BaseModel):
+    """A job to be enqueued whenever its schedule comes due.
 
-    A bad schedule is a ValueError at construction, not at the first tick.
+    A bad schedule, an unknown time zone and an unknown field are a ValueError at construction, not at the first tick.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     function_name: str
     schedule: str = Field(description="minute hour day month weekday; one minute is the finest.")
+    timezone: str = Field(
+        default="UTC", description="IANA name of the time zone of the schedule, such as 'Europe/Berlin'."
+    )
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     queue_name: str | None = None
@@ -180,9 +213,19 @@ class CronJob(BaseModel):  # type: ignore[no-redef]
     next_run_time: datetime | None = Field(default=None, exclude=True)
 
     _cron: CronSchedule = PrivateAttr()
+    _zone: ZoneInfo | None = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_fields(cls, given: Any) -> Any:
+        for name in given if isinstance(given, dict) else ():
+            if name not in cls.model_fields:
+                raise ValueError(f"a CronJob has no field {name!r}.{suggest(str(name), cls.model_fields)}")
+        return given
 
     def model_post_init(self, context: Any, /) -> None:
         self._cron = CronSchedule(self.schedule)
+        self._zone = parse_time_zone(self.timezone)
 
     def schedule_next(self, now: datetime | None = None) -> None:
         """Set ``next_run_time`` to the first match after ``now``.
@@ -191,13 +234,16 @@ class CronJob(BaseModel):  # type: ignore[no-redef]
         """
         moment = datetime.now(UTC) if now is None else now
         if moment.tzinfo is not None:
-            moment = moment.astimezone(UTC)
-        self.next_run_time = self._cron.next_after(moment)
+            self.next_run_time = self._cron.next_moment(moment, self._zone)
+        else:
+            # Naive times are in UTC, the answer too.
+            next_run = self._cron.next_moment(moment.replace(tzinfo=UTC), self._zone)
+            self.next_run_time = next_run.replace(tzinfo=None)
 
     def next_after(self, now: datetime) -> datetime | None:
         """Return the first match after ``now`` (aware) in UTC; None when the schedule never comes due."""
         try:
-            return self._cron.next_after(now.astimezone(UTC))
+            return self._cron.next_moment(now, self._zone)
         except ValueError:
             return None
 
@@ -225,5 +271,8 @@ def cron_digest(cron_job: CronJob, queue_name: str | None = None) -> str:
         *arguments,
         queue_name or cron_job.queue_name,
     ]
+    if cron_job.timezone != "UTC":
+        # Left out for UTC: entries from before there were time zones keep their names, and so their last ticks.
+        identity.append(cron_job.timezone)
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]

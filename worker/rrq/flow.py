@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from rrq.exc import InvalidLimit
 
@@ -52,6 +52,9 @@ class Limit:
     ``key`` names the argument that tells tenants apart, for ``per_key`` and, with ``is_rate_per_key``, for the rate; a
     producer may say it itself with ``_limit_key``. A concurrency of 0 lets nothing start.
     """
+
+    # Read by pydantic where settings come from the environment: an unknown name is refused there, too.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     concurrency: int | None = None
     key: str | None = None

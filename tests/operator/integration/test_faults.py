@@ -205,6 +205,12 @@ async def test_a_spec_that_got_past_the_schema_changes_nothing(
     desk.apply(pool)
     await is_told(desk, "InvalidSpec", "5-3")
     assert desk.get("deployment", "emails") == before
+    # To the API server it is the time zone of its own machine.
+    pool["spec"]["cron"] = [
+        {"name": "zoned", "schedule": "0 8 * * *", "function": "greet", "timeZone": "Local"}
+    ]
+    desk.apply(pool)
+    await is_told(desk, "InvalidSpec", "There is no time zone 'Local'")
     pool["spec"]["cron"] = []
     # Kubernetes itself refuses this one; the words are its own.
     pool["spec"]["worker"]["podTemplate"] = {

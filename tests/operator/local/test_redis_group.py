@@ -42,12 +42,17 @@ def test_entries_of_a_manifest_go_to_its_first_queue_unless_they_name_one() -> N
     entry = {"name": "tick", "schedule": "0 * * * *", "function": "note", "args": [1], "kwargs": {"x": 2}}
     spec = parse_pool(
         build_manifest(
-            queues=["a", "b"], cron=[entry, entry | {"name": "tock", "queue": "b", "unique": True}]
+            queues=["a", "b"],
+            cron=[
+                entry,
+                entry | {"name": "tock", "queue": "b", "unique": True} | {"timeZone": "Europe/Berlin"},
+            ],
         )
     ).spec
     first, second = build_cron_jobs(spec)
     assert (first.queue_name, first.args, first.kwargs, first.unique) == ("a", [1], {"x": 2}, False)
     assert (second.queue_name, second.unique) == ("b", True)
+    assert (first.timezone, second.timezone) == ("UTC", "Europe/Berlin")
 
 
 def test_tables_of_other_applications_are_left_alone() -> None:

@@ -319,14 +319,16 @@ def test_a_group_is_shown_by_the_page() -> None:
 
 def test_the_next_cron_entry_comes_first() -> None:
     hourly = CronJob(function_name="hourly", schedule="0 * * * *")
-    often = CronJob(function_name="often", schedule="*/5 * * * *", queue_name="rrq:queue:fast")
+    often = CronJob(
+        function_name="often", schedule="*/5 * * * *", queue_name="rrq:queue:fast", timezone="Asia/Kolkata"
+    )
     never = CronJob(function_name="never", schedule="0 0 30 2 *")
     table = CronTable(("default",), 0, NOW_MS, (hourly, never, often))
     rows = build_cron_rows([table], {cron_digest(often, "fast"): 77}, KEYS, "rrq:queue:default", NOW)
-    assert [(row["function"], row["queue"], row["last_ms"]) for row in rows] == [
-        ("often", "fast", 77),
-        ("hourly", "default", None),
-        ("never", "default", None),
+    assert [(row["function"], row["queue"], row["time_zone"], row["last_ms"]) for row in rows] == [
+        ("often", "fast", "Asia/Kolkata", 77),
+        ("hourly", "default", "UTC", None),
+        ("never", "default", "UTC", None),
     ]
     assert rows[0]["next_ms"] == int(datetime(2026, 11, 1, 12, 5, tzinfo=UTC).timestamp() * 1000)
     assert rows[2]["next_ms"] is None

@@ -162,6 +162,7 @@ def build_cron_rows(
                 {
                     "function": entry.function_name,
                     "schedule": entry.schedule,
+                    "time_zone": entry.timezone,
                     "queue": queue,
                     "unique": entry.unique,
                     "next_ms": to_ms(next_run),

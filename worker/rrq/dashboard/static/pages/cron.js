@@ -17,7 +17,7 @@ export default {
       label: "Cron entries", rows: data.entries.map((entry, index) => ({ ...entry, index })), key: (entry) => `${entry.index}-${entry.function}`,
       columns: [
         { name: "Function", cell: (entry) => [entry.function, " ", entry.unique && pill("quiet", "check", "unique", "A tick is left out while the job of an earlier one is unfinished")] },
-        { name: "Schedule (UTC)", cell: (entry) => h("span", { class: "mono" }, entry.schedule) },
+        { name: "Schedule", cell: (entry) => [h("span", { class: "mono" }, entry.schedule), " ", entry.time_zone] },
         { name: "Queue", cell: (entry) => entry.queue },
         { name: "Next", align: "end", cell: (entry) => (entry.next_ms === null ? "never" : when(entry.next_ms)) },
         { name: "Last", align: "end", cell: (entry) => (entry.last_ms === null ? "not yet" : when(entry.last_ms)) },
