@@ -21,6 +21,7 @@ def build_cron_jobs(spec: PoolSpec) -> list[CronJob]:
             kwargs=entry.kwargs,
             queue_name=entry.queue or spec.queues[0],
             unique=entry.unique,
+            misfire_grace_seconds=entry.misfire_grace_seconds,
         )
         for entry in spec.cron
     ]

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from time import monotonic
 
 from rrq import RRQClient, RRQSettings
@@ -37,8 +37,6 @@ _MOST_REPLY_BYTES = 8 * 1024 * 1024
 _MOST_REPLY_VALUES = 150_000
 #: A flag outlives the operator by this long, so that a pool is not left half drained.
 DRAIN_SECONDS = 30.0
-#: Long enough for another replica to take over without a missed tick.
-_CRON_LOOKBACK = timedelta(seconds=30)
 _SHORTEST_RETRY_SECONDS = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
 #: The rest is left for the next round, or all pools would wait for it.
@@ -67,7 +65,7 @@ class RedisQueues:
         self._may_write = may_write
         self._client = _open_client(identity)
         self._store = self._client.job_store
-        self._cron = CronTracker(self._client, _CRON_LOOKBACK)
+        self._cron = CronTracker(self._client)
         #: Calls made so far, for metrics and benchmarks.
         self.calls = 0
 
@@ -185,6 +183,11 @@ class RedisQueues:
         """Enqueue the cron entries that are due; returns those that were not fired elsewhere."""
         async with self._asking(writes=True):
             return await self._cron.fire_due(datetime.fromtimestamp(now_ms / 1000, UTC))
+
+    def next_cron_look_ms(self) -> int | None:
+        """When the next of these entries falls due, by the clock of Redis; None without entries."""
+        look_at = self._cron.find_next_look()
+        return None if look_at is None else int(look_at.timestamp() * 1000)
 
     async def _each(self, calls: Iterable[Awaitable[None]]) -> None:
         pending = list(calls)

@@ -417,6 +417,11 @@ class RedisGroup:
                 )
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+        # The next tick is not left waiting for the next full round.
+        look_at_ms = self._queues.next_cron_look_ms()
+        if look_at_ms is not None and look_at_ms > seen.now_ms:
+            ahead_seconds = (look_at_ms - seen.now_ms) / 1000
+            self._next_full_at = min(self._next_full_at, monotonic() + ahead_seconds)
 
 
 def _note_closed(task: asyncio.Task[None]) -> None:

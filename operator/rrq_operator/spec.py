@@ -268,6 +268,12 @@ class CronEntry(Part):
     unique: bool = Field(
         default=False, description="Skip a tick while the job of an earlier one is unfinished."
     )
+    misfire_grace_seconds: int = Field(
+        default=300,
+        ge=1,
+        le=2_592_000,
+        description="How late a tick may fire after an outage. Of several missed ticks the last one fires.",
+    )
 
 
 class Disruption(Part):

@@ -55,6 +55,7 @@ SCRIPTS = {
             "reconcile_worker",
             "deregister_worker",
             "leave_trace",
+            "note_cron_entries",
             "fire_cron",
             "publish_cron_table",
             "release_lock",
@@ -62,7 +63,8 @@ SCRIPTS = {
         *("release_unique", "retry_job", "observe_queues", "close_batch", "publish_limits", "note_progress"),
     ),
     "rrq-operator": (
-        *("observe_queues", "admit_jobs", "fire_cron", "reap_workers", "shorten_leases", "publish_pools"),
+        *("observe_queues", "admit_jobs", "note_cron_entries", "fire_cron", "reap_workers", "shorten_leases"),
+        "publish_pools",
     ),
 }
 #: Asked for and done without: who is connected, and a warning about persistence.
@@ -263,10 +265,11 @@ async def test_an_operator_may_do_what_operators_do(server: EmbeddedRedis) -> No
         await queues.report(Deaths(certificates=[certificate], hints=["w"]))  # type: ignore[arg-type]  # lists do as well
         await queues.read_cron_tables()
         # Half an hour from now, so that its time does not come while the test runs.
-        soon = datetime.fromtimestamp(seen.now_ms / 1000, UTC) + timedelta(minutes=30)
+        soon = datetime.fromtimestamp(seen.now_ms / 1000, UTC).replace(second=0) + timedelta(minutes=30)
         queues.track_cron([CronJob(function_name="f", schedule=f"{soon.minute} * * * *")], [])
         await queues.fire_cron(seen.now_ms)
-        assert await queues.fire_cron(seen.now_ms + 3_600_000) == []  # still ahead by the clock of Redis
+        soon_ms = int(soon.timestamp() * 1000)
+        assert await queues.fire_cron(soon_ms + 1_000) == []  # still ahead by the clock of Redis
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

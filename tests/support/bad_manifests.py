@@ -562,7 +562,7 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
         "spec.cron": [
             cron(args=[None, 1, "a", {"b": None}], kwargs={"deep": {"er": [1.5]}}, unique=True),
             cron(name="weekly", schedule="*/5 * * * 7", queue="reports", timeZone="Europe/Berlin"),
-            cron(name="zoned", timeZone="Etc/GMT+5"),
+            cron(name="zoned", timeZone="Etc/GMT+5", misfireGraceSeconds=60),
         ],
     },
     "share of the pods": {"spec.disruption.maxUnavailable": "25%"},

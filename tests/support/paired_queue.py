@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import queue_steps
@@ -144,6 +145,11 @@ class PairedQueue:
         assert verdict is self.model.fire_cron("entry", tick_ms, job, token)
         if verdict is CronVerdict.FIRED:
             assert self.model.jobs[token].due_ms == self.model.now_ms
+
+    def note_cron_entry(self) -> None:
+        now = datetime.fromtimestamp(self.model.now_ms / 1000, UTC)
+        (settled_at,) = self.redis.do(self.store.note_cron_entries(["entry"], now))
+        assert round(settled_at.timestamp() * 1000) == self.model.note_cron_entry("entry")
 
     def cancel(self, job_id: str) -> None:
         code, _ = self.redis.do(self.store.cancel_job(job_id))

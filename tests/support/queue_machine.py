@@ -299,3 +299,4 @@ class QueueMachine(RuleBasedStateMachine):
                 queue.see_to_a_dead_letter(f"j{draw(_numbers)}", is_deleted=draw(st.booleans()))
             case _:
                 queue.fire_cron(draw(st.integers(-1, 3)), draw(_queue), draw(st.sampled_from(["", "u"])))
+                queue.note_cron_entry()

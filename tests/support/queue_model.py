@@ -154,6 +154,8 @@ class ModelQueue(ModelFlow):
     batches: dict[str, ModelBatch] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     cron_ticks: dict[str, int] = field(default_factory=dict)
+    cron_seen: dict[str, int] = field(default_factory=dict)
+    """When an entry was first seen; its first tick takes the place of that."""
     make_room_for: list[str] = field(default_factory=list)
     """Suspects that the worker of the last claim is to come back for with empty hands."""
     lives: int = 0
@@ -227,6 +229,11 @@ class ModelQueue(ModelFlow):
             self.unique_locks[new.unique_key] = Expiring(new.job_id, self.now_ms + on_grid(seconds * 1000))
             return due_ms
         return due_ms if lock.value == new.job_id else max(due_ms, lock.expires_ms)
+
+    def note_cron_entry(self, digest: str) -> int:
+        if digest in self.cron_ticks:
+            return self.cron_ticks[digest]
+        return self.cron_seen.setdefault(digest, self.now_ms)
 
     def fire_cron(self, digest: str, tick_ms: int, new: NewJob, token: str) -> CronVerdict:
         if tick_ms <= self.cron_ticks.get(digest, -1):

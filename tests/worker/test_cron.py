@@ -14,7 +14,9 @@ from rrq.cron import (
     WEEKDAY_NAMES,
     CronJob,
     CronSchedule,
+    DueTick,
     cron_digest,
+    decide_tick,
 )
 
 
@@ -454,6 +456,7 @@ def test_a_machine_without_time_zones_says_what_to_install(monkeypatch: pytest.M
 
 def test_only_another_time_zone_than_utc_changes_the_digest() -> None:
     assert cron_digest(entry_with(timezone="UTC")) == "a066468653832cda6a83e1cd88d6cc0f"
+    assert cron_digest(entry_with(misfire_grace_seconds=5)) == cron_digest(entry_with())
     digests = {cron_digest(entry_with(timezone=name)) for name in ("UTC", "Europe/Berlin", "Asia/Tokyo")}
     assert len(digests) == 3
 
@@ -548,3 +551,61 @@ def test_a_daily_job_runs_once_on_every_day_of_its_zone(minute: int, hour: int, 
         days.append(moment.astimezone(clocks).date())
 
     assert days == [date(year, 1, 1) + timedelta(days=number) for number in range(365)]
+
+
+# What is due
+
+
+@pytest.mark.parametrize(
+    ("next_run", "now", "tick", "is_too_late"),
+    [
+        (None, "12:00:00", None, False),
+        ("12:05", "12:04:59", None, False),
+        ("12:05", "12:05:00", "12:05", False),
+        ("12:05", "12:09:59", "12:05", False),
+        # Of several, the last.
+        ("10:00", "12:09:59", "12:05", False),
+        # Not by the schedule, but by somebody who set it.
+        ("12:03", "12:04:00", "12:03", False),
+    ],
+)
+def test_the_last_tick_that_has_come_is_due(
+    next_run: str | None, now: str, tick: str | None, is_too_late: bool
+) -> None:
+    entry = CronJob(function_name="report", schedule="*/5 * * * *")
+    entry.next_run_time = None if next_run is None else at(f"2026-05-06T{next_run}")
+
+    due = decide_tick(entry, at(f"2026-05-06T{now}"), 300.0)
+
+    assert due == (None if tick is None else DueTick(at(f"2026-05-06T{tick}"), is_too_late))
+
+
+@pytest.mark.parametrize(
+    ("own_grace", "now", "is_too_late"),
+    [
+        (None, "03:05:00", False),
+        (None, "03:05:01", True),
+        (60.0, "03:01:00", False),
+        (60.0, "03:01:01", True),
+        (7200.0, "05:00:00", False),
+    ],
+)
+def test_a_tick_older_than_its_grace_comes_too_late(
+    own_grace: float | None, now: str, is_too_late: bool
+) -> None:
+    entry = CronJob(function_name="report", schedule="0 3 * * *", misfire_grace_seconds=own_grace)
+    # As long ago as a fleet that stood still for a year would find it.
+    entry.next_run_time = at("2025-05-06T03:00")
+
+    due = decide_tick(entry, at(f"2026-05-06T{now}"), 300.0)
+
+    assert due == DueTick(at("2026-05-06T03:00"), is_too_late)
+
+
+def test_a_head_start_leaves_the_tick_to_others_and_does_not_shorten_its_grace() -> None:
+    entry = CronJob(function_name="report", schedule="0 3 * * *", next_run_time=at("2026-05-06T03:00"))
+    head_start = timedelta(seconds=10)
+
+    assert decide_tick(entry, at("2026-05-06T03:00:09"), 300.0, head_start) is None
+    due = decide_tick(entry, at("2026-05-06T03:00:10"), 300.0, head_start)
+    assert due == DueTick(at("2026-05-06T03:00"), is_too_late=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from rrq.client import RRQClient
 from rrq.cron import CronJob
+from rrq.embedded import EmbeddedRedis
 from rrq.job import Job
 from rrq.messages import CronVerdict
 from rrq.registry import JobRegistry
@@ -80,8 +82,8 @@ async def test_a_tick_becomes_one_job_in_the_whole_fleet(settings: RRQSettings, 
 
 
 async def test_each_tick_of_an_entry_fires(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 3, {})
-    for minutes_ago in (5, 4, 3):
+    fleet = Fleet(settings, 3, {"schedule": YEARLY})
+    for minutes_ago in (4, 3, 2):
         fleet.come_due(past_tick(minutes_ago))
         await fleet.tick()
 
@@ -158,13 +160,68 @@ async def test_an_entry_never_scheduled_is_scheduled_first(settings: RRQSettings
     await fleet.close()
 
 
+# Gaps
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes_ago", "fired"),
+    [({}, 2, 1), ({}, 8, 0), ({"misfire_grace_seconds": 3600}, 8, 1), ({"misfire_grace_seconds": 30}, 2, 0)],
+)
+async def test_a_fleet_that_restarts_fires_a_recent_tick_that_it_missed_once(
+    settings: RRQSettings, store: JobStore, options: dict[str, Any], minutes_ago: int, fired: int
+) -> None:
+    missed = past_tick(minutes_ago)
+    hourly = entry(schedule=f"{missed.minute} * * * *", **options)
+    settings.cron_jobs = [hourly]
+    before = RRQWorker(settings, JobRegistry(), ["other"])
+    hourly.next_run_time = missed - timedelta(hours=2)
+    await before.client.enqueue_cron(hourly)
+    await before.close()
+    await store.redis.delete(QUEUE)
+
+    for _ in range(2):
+        worker = RRQWorker(settings, JobRegistry(), ["other"])
+        hourly.next_run_time = None
+        async with running(worker):
+            await eventually(lambda: hourly.next_run_time)
+        assert len(await queued_jobs(store)) == fired
+
+
+async def test_the_first_deployment_of_an_entry_makes_up_for_nothing(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    deployed = past_tick(3)
+    for schedule in (f"{deployed.minute} * * * *", f"{deployed.minute} * * * 0-6"):  # a change is a new entry
+        settings.cron_jobs = [entry(schedule=schedule)]
+        for _ in range(2):
+            settings.cron_jobs[0].next_run_time = None
+            worker = RRQWorker(settings, JobRegistry(), ["other"])
+            async with running(worker):
+                await eventually(lambda: settings.cron_jobs[0].next_run_time)
+
+    assert await queued_jobs(store) == []
+
+
+async def test_a_tick_that_nobody_saw_since_the_first_sight_is_made_up_for(
+    settings: RRQSettings, store: JobStore
+) -> None:
+    fleet = Fleet(settings, 3, {})
+    await store.note_cron_entries([fleet.workers[0].client.identify_cron(entry())], past_tick(4))
+
+    await fleet.tick()
+    await fleet.tick()
+
+    assert len(await queued_jobs(store)) == 1, "of several missed ticks the last one"
+    await fleet.close()
+
+
 # Unique entries
 
 
 async def test_a_unique_entry_is_skipped_while_its_job_is_unfinished(
     settings: RRQSettings, store: JobStore
 ) -> None:
-    fleet = Fleet(settings, 3, {"unique": True})
+    fleet = Fleet(settings, 3, {"unique": True, "schedule": YEARLY})
     fleet.come_due(past_tick(3))
     await fleet.tick()
     (job,) = await queued_jobs(store)
@@ -278,6 +335,7 @@ async def test_an_entry_that_never_fires_does_not_stop_the_others(
     settings: RRQSettings, store: JobStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = Fleet(settings, 1, {"schedule": "0 0 30 2 *", "function_name": "never"}, {"schedule": YEARLY})
+    await fleet.workers[0]._schedule_cron_jobs()
     fleet.workers[0].cron_jobs[1].next_run_time = past_tick()
 
     await fleet.tick()
@@ -341,6 +399,42 @@ async def test_a_running_fleet_fires_a_due_tick_once_and_runs_it(
         await eventually(lambda: all(worker.cron_jobs[0].next_run_time != due_at for worker in workers))
         await stays_true(lambda: len(ran) == 1, 0.3)
     assert all(worker._cron_task is None for worker in workers)
+
+
+async def test_a_running_worker_fires_on_time(settings: RRQSettings, store: JobStore) -> None:
+    tick = datetime.now(UTC) + timedelta(seconds=1.5)
+
+    class Soon(RRQWorker):
+        async def _schedule_cron_jobs(self) -> None:
+            self.cron_jobs[0].next_run_time = tick
+
+    settings.cron_jobs = [entry(schedule=YEARLY)]
+    async with running(Soon(settings, JobRegistry(), ["other"])):
+        await eventually(lambda: queued_jobs(store), interval_seconds=0.2)
+
+    (job,) = await queued_jobs(store)
+    # By the clock of Redis; a busy machine may take its time.
+    assert timedelta(0) <= job.enqueue_time - tick < timedelta(seconds=1)
+
+
+async def test_a_tick_that_comes_while_redis_is_away_fires_when_it_is_back(own_redis: EmbeddedRedis) -> None:
+    settings = RRQSettings(redis_dsn=own_redis.dsn, cron_jobs=[entry(schedule=YEARLY)])
+    settings.redis_socket_timeout_seconds = settings.redis_connect_timeout_seconds = 0.5
+    tick = datetime.now(UTC) + timedelta(seconds=1.5)
+
+    class Soon(RRQWorker):
+        async def _schedule_cron_jobs(self) -> None:
+            self.cron_jobs[0].next_run_time = tick
+
+    worker = Soon(settings, JobRegistry(), ["other"])
+    async with running(worker), aclosing(JobStore(settings)) as store:
+        await eventually(lambda: settings.cron_jobs[0].next_run_time == tick)
+        own_redis.kill()
+        await eventually(lambda: datetime.now(UTC) > tick)
+        own_redis.restart()
+        await eventually(lambda: queued_jobs(store))
+        await eventually(lambda: settings.cron_jobs[0].next_run_time != tick)
+        assert len(await queued_jobs(store)) == 1
 
 
 async def test_the_loop_advances_the_entries_of_the_caller(settings: RRQSettings) -> None:

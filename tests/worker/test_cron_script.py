@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -162,3 +163,40 @@ async def test_cron_and_producers_share_their_unique_locks(store: JobStore) -> N
     await enqueue(store, "manual", unique_key="cron:greet")
     job = new_job("tick", unique_key="cron:greet")
     assert await fire(store, await last_tick(store), job) is CronVerdict.LOCKED
+
+
+# First sight
+
+
+async def note(store: JobStore, *digests: str, at_ms: int) -> list[int]:
+    settled = await store.note_cron_entries(digests, datetime.fromtimestamp(at_ms / 1000, UTC))
+    return [round(at.timestamp() * 1000) for at in settled]
+
+
+async def test_entry_is_settled_up_to_its_first_sight_until_it_fires(store: JobStore) -> None:
+    seen_ms = await now_ms(store) - 3 * MINUTE_MS
+    assert await note(store, "entry", at_ms=seen_ms) == [seen_ms]
+    assert await note(store, "new", "entry", at_ms=seen_ms + MINUTE_MS) == [seen_ms + MINUTE_MS, seen_ms]
+    tick_ms = await last_tick(store)
+    assert await fire(store, tick_ms) is CronVerdict.FIRED
+    assert await note(store, "entry", at_ms=tick_ms) == [tick_ms]
+
+
+async def test_first_sight_is_not_ahead_of_the_clock_of_redis(store: JobStore) -> None:
+    before_ms = await now_ms(store)
+    (seen_ms,) = await note(store, "entry", at_ms=before_ms + 60 * MINUTE_MS)
+    assert before_ms <= seen_ms <= await now_ms(store)
+
+
+@pytest.mark.parametrize("spoilt", ["1e300", "inf", "nan", "abc", "-1", "seen", "seen soon", b"\xff"])
+async def test_record_that_makes_no_sense_begins_anew(spoilt: str | bytes, store: JobStore) -> None:
+    await ask(store, "HSET", store.keys.cron_last, "entry", spoilt)
+    seen_ms = await now_ms(store)
+    assert await note(store, "entry", at_ms=seen_ms) == [seen_ms]
+
+
+async def test_record_of_another_type_begins_anew(store: JobStore) -> None:
+    await ask(store, "SET", store.keys.cron_last, "text")
+    seen_ms = await now_ms(store)
+    assert await note(store, "entry", at_ms=seen_ms) == [seen_ms]
+    assert await note(store, "entry", at_ms=seen_ms + 1) == [seen_ms]

@@ -16,7 +16,7 @@ from queue_steps import all_keys, ask, now_ms
 from rrq import scheduler
 from rrq.client import RRQClient
 from rrq.connection import RedisCutOff
-from rrq.cron import CronJob
+from rrq.cron import CronJob, cron_digest
 from rrq.cron_table import PublishCode, build_cron_table, cron_group, parse_cron_table
 from rrq.registry import JobRegistry
 from rrq.scheduler import CronTracker, fire_due
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 A_MINUTE = timedelta(minutes=1)
 PATIENCE_SECONDS = 100
 GROUP = cron_group(["default"])
+# For entries whose next tick must not come by itself while a test runs.
+YEARLY = "0 0 1 1 *"
 NOON = datetime(2024, 5, 6, 12, 0, 20, tzinfo=UTC)
 
 
@@ -63,6 +65,13 @@ async def published(store: JobStore) -> list[str]:
 async def queued_jobs(store: JobStore, queue: str = "default") -> list[Job]:
     found = [await store.get_job_definition(job_id) for job_id in await store.get_queued_job_ids(queue)]
     return [job for job in found if job is not None]
+
+
+async def was_seen(store: JobStore, *entries: CronJob, at: datetime) -> None:
+    """Have Redis remember that these entries were first seen then."""
+    for cron_job in entries:
+        digest = cron_digest(cron_job, store.keys.queue_name(cron_job.queue_name or "default"))
+        await ask(store, "HSET", store.keys.cron_last, digest, f"seen {int(at.timestamp() * 1000)}")
 
 
 async def silence_publisher(store: JobStore) -> None:
@@ -513,12 +522,10 @@ async def test_an_operator_fires_what_falls_due_as_the_application_would_have(
     await run_burst(of_application, JobRegistry())
     tracker = CronTracker(client)
 
-    tick = past_tick()
+    await was_seen(store, *await read_entries(store), at=past_tick(2))
     tracker.track(await read_entries(store))
-    assert await tracker.fire_due(tick - A_MINUTE) == []
-    tracker.track(await read_entries(store))
-    (fired,) = await tracker.fire_due(tick)
-    assert await tracker.fire_due(tick) == []
+    (fired,) = await tracker.fire_due(past_tick())
+    assert await tracker.fire_due(past_tick()) == []
 
     assert fired.function_name == "tick"
     (job,) = await queued_jobs(store, "slow")
@@ -539,15 +546,18 @@ async def test_a_tick_is_fired_once_by_workers_and_operator_together(
     async with aclosing(RRQClient(of_operator)) as operator:
         store = operator.job_store
         for worker in workers:
-            worker.cron_jobs = [entry(args=[{2: 0, 10: 0}]), entry(queue_name=default_queue, args=[7])]
+            worker.cron_jobs = [
+                entry(args=[{2: 0, 10: 0}], schedule=YEARLY),
+                entry(queue_name=default_queue, args=[7], schedule=YEARLY),
+            ]
             await worker._publish_cron_table()
         tracker = CronTracker(operator)
         tracker.track(await read_entries(store))
         tick = past_tick()
-        await tracker.fire_due(tick - A_MINUTE)
-        for worker in workers:
-            for cron_job in worker.cron_jobs:
-                cron_job.next_run_time = tick
+        await tracker.fire_due(tick)
+        tracked = tracker._unattended.values()
+        for cron_job in (*tracked, *(cron_job for worker in workers for cron_job in worker.cron_jobs)):
+            cron_job.next_run_time = tick
 
         await asyncio.gather(
             tracker.fire_due(tick), *(worker._maybe_enqueue_cron_jobs() for worker in workers)
@@ -612,26 +622,27 @@ async def test_a_first_look_makes_up_for_nothing(client: RRQClient, store: JobSt
     assert await queued_jobs(store) == []
 
 
-async def test_a_standby_that_takes_over_fires_the_tick_of_the_change(
-    client: RRQClient, store: JobStore
+@pytest.mark.parametrize(("minutes_away", "fired"), [(4, 1), (10, 0)])
+async def test_an_operator_that_takes_over_fires_the_last_tick_nobody_fired(
+    client: RRQClient, store: JobStore, minutes_away: int, fired: int
 ) -> None:
-    now = past_tick() + timedelta(seconds=10)
-    tracker = CronTracker(client, lookback=timedelta(seconds=30))
-    tracker.track([entry()])
+    hourly = past_tick(minutes_away)
+    cron_job = entry(schedule=f"{hourly.minute} * * * *")
+    await was_seen(store, cron_job, at=hourly - timedelta(minutes=150))
 
-    assert len(await tracker.fire_due(now)) == 1
+    for _ in range(2):
+        tracker = CronTracker(client)
+        tracker.track([cron_job])
+        await tracker.fire_due(past_tick(0))
 
-    other = CronTracker(client, lookback=timedelta(seconds=30))
-    other.track([entry()])
-    assert await other.fire_due(now) == [], "it was fired before"
-    assert len(await queued_jobs(store)) == 1
+    assert len(await queued_jobs(store)) == fired
 
 
 async def test_an_entry_that_comes_later_does_not_fire_for_a_time_before_it_came(
     client: RRQClient, store: JobStore
 ) -> None:
     now = past_tick() + timedelta(seconds=10)
-    tracker = CronTracker(client, lookback=timedelta(seconds=30))
+    tracker = CronTracker(client)
     tracker.track([entry()])
     await tracker.fire_due(now)
 
@@ -648,9 +659,9 @@ async def test_living_workers_get_a_head_start(client: RRQClient, store: JobStor
     tracker.track([], attended=[entry()])
     await tracker.fire_due(tick - timedelta(seconds=1))
 
-    assert await tracker.fire_due(tick + timedelta(seconds=59)) == []
-    assert len(await tracker.fire_due(tick + timedelta(seconds=60))) == 1, "they had their chance"
-    assert len(await tracker.fire_due(tick + timedelta(seconds=120))) == 1, "no tick is skipped"
+    assert await tracker.fire_due(tick + timedelta(seconds=9)) == []
+    assert len(await tracker.fire_due(tick + timedelta(seconds=10))) == 1, "they had their chance"
+    assert len(await tracker.fire_due(tick + timedelta(seconds=70))) == 1, "no tick is skipped"
 
 
 async def test_a_worker_that_goes_before_its_round_leaves_the_tick_to_the_operator(
@@ -660,11 +671,11 @@ async def test_a_worker_that_goes_before_its_round_leaves_the_tick_to_the_operat
     tracker = CronTracker(client)
     tracker.track([], attended=[entry()])
     await tracker.fire_due(tick - timedelta(seconds=1))
-    await tracker.fire_due(tick + timedelta(seconds=10))
+    await tracker.fire_due(tick + timedelta(seconds=5))
 
     tracker.track([entry()])
 
-    assert len(await tracker.fire_due(tick + timedelta(seconds=11))) == 1
+    assert len(await tracker.fire_due(tick + timedelta(seconds=6))) == 1
 
 
 async def test_an_entry_of_two_tables_counts_as_attended_when_one_has_workers(
@@ -675,8 +686,9 @@ async def test_an_entry_of_two_tables_counts_as_attended_when_one_has_workers(
     tick = past_tick(2)
     await tracker.fire_due(tick - timedelta(seconds=1))
 
-    assert await tracker.fire_due(tick + timedelta(seconds=59)) == []
-    assert len(await tracker.fire_due(tick + timedelta(seconds=60))) == 1
+    assert await tracker.fire_due(tick + timedelta(seconds=9)) == []
+    assert tracker.find_next_look() == tick + timedelta(seconds=10)
+    assert len(await tracker.fire_due(tick + timedelta(seconds=10))) == 1
     assert len(await queued_jobs(store)) == 1
 
 
@@ -705,13 +717,14 @@ async def test_a_tick_for_which_redis_gave_no_answer_stays_due(own_redis: Embedd
         assert len(await tracker.fire_due(past_tick(1))) == 2
 
 
-async def test_a_published_entry_keeps_its_time_zone(client: RRQClient, store: JobStore) -> None:
-    given = entry(timezone="Europe/Berlin"), entry()
+async def test_a_published_entry_keeps_its_time_zone_and_grace(client: RRQClient, store: JobStore) -> None:
+    given = entry(timezone="Europe/Berlin"), entry(misfire_grace_seconds=60)
     await publish(store, *(client.complete_cron(cron_job) for cron_job in given))
 
     first, second = await read_entries(store)
 
-    assert (first.timezone, second.timezone) == ("Europe/Berlin", "UTC")
+    assert (first.timezone, first.misfire_grace_seconds) == ("Europe/Berlin", 300)
+    assert (second.timezone, second.misfire_grace_seconds) == ("UTC", 60)
     assert [client.identify_cron(cron_job) for cron_job in given] == [
         client.identify_cron(cron_job) for cron_job in (first, second)
     ]

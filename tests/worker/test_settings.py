@@ -47,6 +47,7 @@ DEFAULTS_OF_OURS: dict[str, Any] = {
     "middleware": [],
     "default_dlq_result_ttl_seconds": 604800,
     "max_job_payload_bytes": 8 * 1024 * 1024,
+    "misfire_grace_seconds": 300.0,
     "limits": {},
     "worker_queue_weights": {},
     "worker_sync_handler_threads": None,

@@ -287,6 +287,9 @@ class RRQClient:
         lock_ttl_seconds = cron_job.unique_lock_ttl_seconds
         if lock_ttl_seconds is None:
             lock_ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
+        grace_seconds = cron_job.misfire_grace_seconds
+        if grace_seconds is None:
+            grace_seconds = self.settings.misfire_grace_seconds
         return cron_job.model_copy(
             update={
                 "queue_name": new_job.queue_name,
@@ -294,6 +297,7 @@ class RRQClient:
                 "job_timeout_seconds": new_job.job_timeout_seconds,
                 "result_ttl_seconds": new_job.result_ttl_seconds,
                 "unique_lock_ttl_seconds": lock_ttl_seconds,
+                "misfire_grace_seconds": grace_seconds,
                 "next_run_time": None,
             }
         )

@@ -10,7 +10,8 @@ import hashlib
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from datetime import MAXYEAR, UTC, datetime
+from dataclasses import dataclass
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -19,7 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from rrq.spelling import suggest
 from rrq.time_zones import find_gap_end, find_moments, parse_time_zone, read_clock
 
-__all__ = ["MONTH_NAMES", "WEEKDAY_NAMES", "CronJob", "CronSchedule", "cron_digest"]
+__all__ = [
+    "MONTH_NAMES",
+    "WEEKDAY_NAMES",
+    "CronJob",
+    "CronSchedule",
+    "DueTick",
+    "cron_digest",
+    "decide_tick",
+]
 
 MONTH_NAMES: Final[dict[str, int]] = {
     name: number
@@ -34,6 +43,7 @@ WEEKDAY_NAMES: Final[dict[str, int]] = {
 # 29 February is missing from eight years in a row around a century that is no leap year; a date
 # not found in nine years does not exist.
 _YEARS_TO_SEARCH: Final = 9
+_MINUTE: Final = timedelta(minutes=1)
 _HOURS_OF_A_DAY: Final = 24
 
 
@@ -210,6 +220,9 @@ class CronJob(BaseModel):
         ge=0,
         description="How long an unfinished job may hold up a unique entry; None takes the setting.",
     )
+    misfire_grace_seconds: float | None = Field(
+        default=None, ge=1, description="How late a tick may still fire; None takes the setting."
+    )
     next_run_time: datetime | None = Field(default=None, exclude=True)
 
     _cron: CronSchedule = PrivateAttr()
@@ -253,6 +266,44 @@ class CronJob(BaseModel):
         if self.next_run_time is None:
             self.schedule_next(moment)
         return self.next_run_time is not None and moment >= self.next_run_time
+
+
+@dataclass(frozen=True)
+class DueTick:
+    """The tick of an entry that is to be settled now: fired, or skipped because it came too long ago."""
+
+    at: datetime
+    is_too_late: bool
+
+
+def decide_tick(
+    cron_job: CronJob, now: datetime, default_grace_seconds: float, head_start: timedelta = timedelta(0)
+) -> DueTick | None:
+    """Return the tick to settle at ``now``, or None while no tick is due.
+
+    Every tick before ``next_run_time`` is settled. Of several that were missed since, the last one stands for all.
+    ``head_start`` is how long others have the tick to themselves.
+    """
+    first, until = cron_job.next_run_time, now - head_start
+    if first is None or first > until:
+        return None
+    grace_seconds = cron_job.misfire_grace_seconds
+    if grace_seconds is None:
+        grace_seconds = default_grace_seconds
+    tick = _find_last_tick(cron_job, first, until)
+    return DueTick(tick, is_too_late=now - tick > timedelta(seconds=grace_seconds))
+
+
+def _find_last_tick(cron_job: CronJob, first: datetime, until: datetime) -> datetime:
+    """Return the last tick up to ``until``. The first may be of last year: bisect rather than count."""
+    minutes = range(int((until - first) / _MINUTE) + 1)
+
+    def next_tick(minute: int) -> datetime | None:
+        tick = cron_job.next_after(first + minute * _MINUTE)
+        return tick if tick is not None and tick <= until else None
+
+    behind = bisect_left(minutes, True, key=lambda minute: next_tick(minute) is None)
+    return (next_tick(behind - 1) if behind else None) or first
 
 
 def cron_digest(cron_job: CronJob, queue_name: str | None = None) -> str:

@@ -283,7 +283,7 @@ class Keys:
 
     @cached_property
     def cron_last(self) -> str:
-        """Hash of the last tick at which each cron entry fired anywhere in the fleet.
+        """Hash of the last tick (ms) of each cron entry that fired in the fleet, or ``seen <ms>`` when it was first seen.
 
         Lives for ever.
         """

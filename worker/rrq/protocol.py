@@ -127,6 +127,17 @@ class QueueProtocol:
         )
         return verdict
 
+    async def note_cron_entries(self, digests: Sequence[str], now: datetime) -> list[datetime]:
+        """Return up to when the ticks of each entry are settled: its last fired tick, or when it was first seen.
+
+        An entry that nobody in the fleet has seen before is seen now. ``now`` is by the clock of Redis.
+        """
+        now_ms = round(now.timestamp() * 1000)
+        settled_ms: list[int] = await self.wire.run(
+            load_script("note_cron_entries"), [self.keys.cron_last], [self.keys.prefix, now_ms, *digests]
+        )
+        return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in settled_ms]
+
     async def publish_cron_table(
         self, table: NewCronTable, started_ms: int | None, patience_seconds: float
     ) -> tuple[int, PublishCode]:

@@ -1,89 +1,115 @@
 """Enqueues cron entries when they fall due, each tick once in the whole fleet.
 
-Everybody looks, workers and operators alike; a script in Redis decides who was first. When a schedule comes
-next is computed in ``cron.py``. Nothing is made up for: a tick that came while nobody was looking at all is
-gone, and only one that somebody saw coming is fired late, after Redis was away for instance.
+Workers, operators and local mode look at their entries by the same rule: ``cron.py`` decides which tick is due, a
+script in Redis decides who fires it. Redis remembers up to when the ticks of each entry are settled, so whoever starts
+looking knows which ticks were missed; the last one fires late unless it is older than ``misfire_grace_seconds``.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 
 from rrq.client import RRQClient
 from rrq.connection import REDIS_ERRORS
-from rrq.cron import CronJob
+from rrq.cron import CronJob, decide_tick
 from rrq.cron_table import PublishCode, build_cron_table
 from rrq.exc import EnqueueError, RedisUnavailable, RRQError
 from rrq.messages import CronVerdict
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
-__all__ = ["CronScheduler", "CronTracker", "fire_due"]
+__all__ = ["CronScheduler", "CronTracker", "fire_due", "schedule_entries"]
 
 logger = logging.getLogger(__name__)
 
+# How often a table is renewed, and the longest time between two looks at the clock of Redis.
 _CRON_INTERVAL_SECONDS = 30.0
 # Three rounds: two that Redis did not answer do not make a living publisher a dead one.
 _PUBLISHER_PATIENCE_SECONDS = 3 * _CRON_INTERVAL_SECONDS + 10
-# Two rounds of a worker: until then its own settings, hooks and traces should have the tick.
-_HEAD_START = timedelta(seconds=2 * _CRON_INTERVAL_SECONDS)
+_RETRY_SECONDS = 2.0
+# The clocks here and in Redis differ a little: whoever wakes up early sleeps again, but never without a pause.
+_SHORTEST_SLEEP_SECONDS = 0.01
+# Workers fire on time, so their own settings, hooks and traces nearly always have the tick.
+_HEAD_START = timedelta(seconds=10)
 
 
-async def fire_due(client: RRQClient, cron_jobs: Iterable[CronJob], now: datetime) -> list[CronJob]:
+async def schedule_entries(client: RRQClient, cron_jobs: Sequence[CronJob], now: datetime) -> None:
+    """Set the next run of each entry: its first tick that is not settled, which may have come already.
+
+    An entry that nobody in the fleet has seen before has no such tick in the past.
+    """
+    digests = [client.identify_cron(entry) for entry in cron_jobs]
+    settled = await client.job_store.note_cron_entries(digests, now)
+    for cron_job, settled_at in zip(cron_jobs, settled, strict=True):
+        cron_job.next_run_time = cron_job.next_after(settled_at)
+
+
+async def fire_due(
+    client: RRQClient, cron_jobs: Iterable[CronJob], now: datetime, head_start: timedelta = timedelta(0)
+) -> list[CronJob]:
     """Enqueue the entries that are due at ``now``; returns those that were fired here.
 
-    An entry without ``next_run_time`` is scheduled from ``now``. ``now`` is by the clock of Redis, so that
-    all who call this agree on what is due. Raises RedisUnavailable when Redis gives no answer; what was due
-    stays due.
+    An entry without ``next_run_time`` is scheduled first; one whose date never comes is passed over. ``now`` is by
+    the clock of Redis, so that all who call this agree on what is due. Raises RedisUnavailable when Redis gives no
+    answer; what was due stays due.
     """
+    cron_jobs = list(cron_jobs)
+    unscheduled = [entry for entry in cron_jobs if entry.next_run_time is None and entry.next_after(now)]
+    if unscheduled:
+        await schedule_entries(client, unscheduled, now)
     fired = []
     for cron_job in cron_jobs:
-        if cron_job.next_run_time is None:
-            _advance(cron_job, now)
-        if cron_job.next_run_time is None or not cron_job.due(now):
+        due = decide_tick(cron_job, now, client.settings.misfire_grace_seconds, head_start)
+        if due is None:
             continue
-        try:
-            if await client.enqueue_cron(cron_job) is CronVerdict.FIRED:
+        if due.is_too_late:
+            logger.warning(
+                # Others may have fired it, while this process stood still for instance.
+                "cron tick not fired here, because it came longer ago than misfire_grace_seconds",
+                extra={"function": cron_job.function_name, "tick": due.at.isoformat()},
+            )
+        else:
+            cron_job.next_run_time = due.at
+            verdict = await _fire(client, cron_job)
+            if verdict is CronVerdict.FIRED:
                 fired.append(cron_job)
-        except RedisUnavailable:
-            # Perhaps it was fired and only the answer got lost: asking again fires nothing twice.
-            raise
-        except (*REDIS_ERRORS, RRQError):
-            logger.exception("cron entry not fired", extra={"function": cron_job.function_name})
-        _advance(cron_job, now)
+            elif verdict is CronVerdict.AHEAD:
+                continue  # the clock of Redis was set back, after a fail-over for instance
+        cron_job.next_run_time = cron_job.next_after(now - head_start)
     return fired
 
 
-def _advance(cron_job: CronJob, now: datetime) -> None:
+async def _fire(client: RRQClient, cron_job: CronJob) -> CronVerdict | None:
+    """Enqueue the tick at ``next_run_time``; None when the job of the entry cannot be enqueued."""
     try:
-        cron_job.schedule_next(now)
-    except ValueError:
-        # A date that never comes, such as 30 February, must not stop the other entries.
-        cron_job.next_run_time = None
-        logger.exception("cron entry never fires", extra={"function": cron_job.function_name})
+        return await client.enqueue_cron(cron_job)
+    except RedisUnavailable:
+        # Perhaps it was fired and only the answer got lost: asking again fires nothing twice.
+        raise
+    except (*REDIS_ERRORS, RRQError):
+        logger.exception("cron entry not fired", extra={"function": cron_job.function_name})
+        return None
 
 
 class CronTracker:
     """Looks after entries of applications that may not be running: for an operator, one per Redis.
 
     Entries come anew from Redis or from manifests again and again; which run is next is remembered here, by
-    what an entry is. An entry seen for the first time is scheduled from that moment on. Only those tracked at
-    the first look are scheduled from ``lookback`` before it: a standby that takes over within that time
-    misses no tick, and an entry that comes later does not fire for a time at which it did not exist.
+    what an entry is.
     """
 
-    def __init__(self, client: RRQClient, lookback: timedelta = timedelta(0)) -> None:
+    def __init__(self, client: RRQClient) -> None:
         self._client = client
-        self._lookback = lookback
         self._unattended: dict[str, CronJob] = {}
         self._attended: dict[str, CronJob] = {}
 
     def track(self, unattended: Iterable[CronJob], attended: Iterable[CronJob] = ()) -> None:
         """Set the entries to look after; others are forgotten.
 
-        Attended ones have living workers, which get a head start of a minute for each tick. They are
-        tracked nevertheless: a worker may go between a tick and the round in which it would have fired it.
+        Attended ones have living workers, which get a head start of seconds for each tick. They are
+        tracked nevertheless: a worker may go between a tick and the moment in which it would have fired it.
         """
         known = self._unattended | self._attended
         self._attended = self._keep_next_runs(attended, known)
@@ -95,17 +121,16 @@ class CronTracker:
 
     async def fire_due(self, now: datetime) -> list[CronJob]:
         """Enqueue what has fallen due since the last call; returns the entries that were fired here."""
-        unattended, attended = self._schedule(self._unattended, now), self._schedule(self._attended, now)
-        self._lookback = timedelta(0)
-        fired = await fire_due(self._client, unattended, now)
-        return fired + await fire_due(self._client, attended, now - _HEAD_START)
+        fired = await fire_due(self._client, self._unattended.values(), now)
+        return fired + await fire_due(self._client, self._attended.values(), now, _HEAD_START)
 
-    def _schedule(self, tracked: dict[str, CronJob], now: datetime) -> list[CronJob]:
-        """Return the entries that have a next run; those whose date never comes have none."""
-        for cron_job in tracked.values():
-            if cron_job.next_run_time is None:
-                cron_job.next_run_time = cron_job.next_after(now - self._lookback)
-        return [cron_job for cron_job in tracked.values() if cron_job.next_run_time is not None]
+    def find_next_look(self) -> datetime | None:
+        """Return when the next entry falls due here; None without entries."""
+        looks = [entry.next_run_time for entry in self._unattended.values() if entry.next_run_time]
+        looks += [
+            entry.next_run_time + _HEAD_START for entry in self._attended.values() if entry.next_run_time
+        ]
+        return min(looks, default=None)
 
     def _keep_next_runs(self, cron_jobs: Iterable[CronJob], known: dict[str, CronJob]) -> dict[str, CronJob]:
         tracked = {}
@@ -133,28 +158,45 @@ class CronScheduler:
     _unpublished: tuple[str, ...] = ()
 
     async def _cron_loop(self) -> None:
-        is_scheduled = False
+        is_scheduled = has_failed = False
+        publish_at = monotonic()
         while True:
+            sleep_seconds = _RETRY_SECONDS
             try:
-                # First: a burst may be over before a second round trip, and its pool at zero again.
-                await self._publish_cron_table()
+                if monotonic() >= publish_at:
+                    publish_at = monotonic() + _CRON_INTERVAL_SECONDS
+                    # First: a burst may be over before a second round trip, and its pool at zero again.
+                    await self._publish_cron_table()
                 if not is_scheduled:
                     await self._schedule_cron_jobs()
                     is_scheduled = True
                 await self._maybe_enqueue_cron_jobs()
+                sleep_seconds = self._seconds_to_next_tick(await self.job_store.read_time())
+                has_failed = False
             except (*REDIS_ERRORS, RRQError):
-                logger.exception("cron round failed", extra={"worker_id": self.worker_id})
-            await asyncio.sleep(_CRON_INTERVAL_SECONDS)
+                # Tried again every two seconds while Redis is away: once is enough.
+                if not has_failed:
+                    logger.exception("cron round failed", extra={"worker_id": self.worker_id})
+                has_failed = True
+            await asyncio.sleep(max(_SHORTEST_SLEEP_SECONDS, min(sleep_seconds, publish_at - monotonic())))
 
     async def _schedule_cron_jobs(self) -> None:
-        now = await self.job_store.read_time()
+        await schedule_entries(self.client, self.cron_jobs, await self.job_store.read_time())
         for cron_job in self.cron_jobs:
-            _advance(cron_job, now)
+            if cron_job.next_run_time is None:
+                # A date that never comes, such as 30 February, must not stop the other entries.
+                logger.error("cron entry never fires", extra={"function": cron_job.function_name})
 
     async def _maybe_enqueue_cron_jobs(self) -> None:
         """Enqueue the cron entries that are due, each tick once in the whole fleet."""
         # By the clock of Redis, so that all workers of a fleet agree on what is due.
         await fire_due(self.client, self.cron_jobs, await self.job_store.read_time())
+
+    def _seconds_to_next_tick(self, now: datetime) -> float:
+        next_runs = (entry.next_run_time for entry in self.cron_jobs if entry.next_run_time)
+        return min(
+            ((next_run - now).total_seconds() for next_run in next_runs), default=_CRON_INTERVAL_SECONDS
+        )
 
     # The table in Redis
 

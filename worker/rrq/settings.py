@@ -230,6 +230,15 @@ class RRQSettings(BaseSettings):
         default=3600.0, description="Seconds that the growing retry delay never exceeds."
     )
 
+    misfire_grace_seconds: float = Field(
+        default=300.0,
+        ge=1,
+        description=(
+            "Seconds by which a tick of a cron entry may fire late, after a restart or an outage. Of several missed "
+            "ticks the last one fires; an older one is skipped."
+        ),
+    )
+
     limits: dict[str, Limit] = Field(
         default_factory=dict,
         description=(

@@ -122,7 +122,11 @@ class RedisGroup:
         return horizons
 
     def _seconds_to_next_look(self, seen: Observation | None) -> float:
-        return seconds_to_next_look(seen, self._horizons)
+        wait_seconds = seconds_to_next_look(seen, self._horizons)
+        tick_at = self._cron.find_next_look()
+        if seen is None or tick_at is None:
+            return wait_seconds
+        return min(wait_seconds, max(_SECOND_LOOK_SECONDS, tick_at.timestamp() - seen.now_ms / 1000))
 
     # What dashboards are told
 

@@ -45,14 +45,17 @@ def test_entries_of_a_manifest_go_to_its_first_queue_unless_they_name_one() -> N
             queues=["a", "b"],
             cron=[
                 entry,
-                entry | {"name": "tock", "queue": "b", "unique": True} | {"timeZone": "Europe/Berlin"},
+                entry
+                | {"name": "tock", "queue": "b", "unique": True}
+                | {"timeZone": "Europe/Berlin", "misfireGraceSeconds": 60},
             ],
         )
     ).spec
     first, second = build_cron_jobs(spec)
     assert (first.queue_name, first.args, first.kwargs, first.unique) == ("a", [1], {"x": 2}, False)
     assert (second.queue_name, second.unique) == ("b", True)
-    assert (first.timezone, second.timezone) == ("UTC", "Europe/Berlin")
+    assert (first.timezone, first.misfire_grace_seconds) == ("UTC", 300)
+    assert (second.timezone, second.misfire_grace_seconds) == ("Europe/Berlin", 60)
 
 
 def test_tables_of_other_applications_are_left_alone() -> None:
