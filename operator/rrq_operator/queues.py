@@ -41,7 +41,8 @@ _SHORTEST_RETRY_SECONDS = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
 #: The rest is left for the next round, or all pools would wait for it.
 _MOST_SWEEPS = 4
-#: A hundred busy queues announce as many jobs a second; what is heard later only brings a look that polling brings, too.
+#: As much as a hundred busy queues announce, each every 50 ms. What is heard late only brings a look that the poll of each
+#: second brings as well.
 _HEARD_AT_ONCE = 20
 _HEARD_PER_SECOND = 2000
 
@@ -109,7 +110,7 @@ class RedisQueues:
                 async with self._store.listen() as hear:
                     await _hear_in_moderation(hear, on_change)
             except REDIS_ERRORS as error:
-                logger.debug("not listening to Redis", extra={"error": mask_secrets(str(error))})
+                logger.debug("not listening to Redis", extra={"error": self._clean(error)})
             except Exception:
                 # Whatever somebody publishes there, the wake-ups of others must go on.
                 logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
@@ -214,7 +215,7 @@ class RedisQueues:
 
     def _trouble(self, error: BaseException) -> QueueTrouble:
         where = mask_url(self.identity.url)
-        said = clean_foreign_text(self._mask_password(mask_secrets(str(error)))) or type(error).__name__
+        said = self._clean(error)
         if is_refused_login(error):
             return QueueTrouble(
                 "AuthenticationFailed",
@@ -222,11 +223,12 @@ class RedisQueues:
             )
         return QueueTrouble("Unreachable", f"Redis {where} cannot be read: {said}")
 
-    def _mask_password(self, text: str) -> str:
-        """Mask the password of the URL: some servers quote the login that they do not understand."""
+    def _clean(self, error: BaseException) -> str:
+        """Return what an error says, fit for logs and conditions; some servers quote the login they do not understand."""
+        said = mask_secrets(str(error))
         for password in find_passwords(self.identity.url):
-            text = text.replace(password, MASK)
-        return text
+            said = said.replace(password, MASK)
+        return clean_foreign_text(said) or type(error).__name__
 
 
 async def _hear_in_moderation(

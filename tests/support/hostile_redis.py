@@ -105,9 +105,9 @@ def build_observation(workers: int) -> bytes:
         b"*10\r\n$12\r\nw%011d\r\n$3\r\npod\r\n:3\r\n:10\r\n:0\r\n$2\r\n[]\r\n:4102444800000\r\n$5\r\nfirst\r\n"
         b":1700000000000\r\n:12345\r\n"
     )
-    queue = b"*6\r\n:0\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n:0\r\n"
+    queue = b"*7\r\n:0\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n"
     listed = b"".join(worker % number for number in range(workers))
-    return b"*5\r\n:1700000000000\r\n*1\r\n" + queue + b"*%d\r\n" % workers + listed + b":0\r\n*0\r\n"
+    return b"*6\r\n:1700000000000\r\n*1\r\n" + queue + b"*%d\r\n" % workers + listed + b":0\r\n*0\r\n:0\r\n"
 
 
 async def differ(command: list[bytes]) -> AsyncIterator[bytes]:

@@ -10,8 +10,9 @@ import pytest
 from redis.exceptions import InvalidResponse, RedisClusterException, RedisError, ResponseError
 
 from hostile_redis import HOSTILE_ANSWERS, HostileRedis, always, without_end
-from rrq.connection import LOST_REPLY_ERRORS, Wire, close_redis, open_redis
+from rrq.connection import LOST_REPLY_ERRORS, close_redis, open_redis
 from rrq.settings import RRQSettings
+from rrq.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
