@@ -83,6 +83,7 @@ FAMILIES = (
     Family("audit", "stream", lambda keys: keys.audit),
     Family("pools", "hash", lambda keys: keys.pools),
     Family("notified_key", "string", lambda keys: keys.notified_key("default")),
+    Family("ended_sessions_key", "zset", lambda keys: keys.ended_sessions_key("admin")),
     # This is named in Lua alone.
     Family("overflow", "list", lambda keys: f"{keys.dlq_key('rrq:dlq:default')}:overflow"),
 )
