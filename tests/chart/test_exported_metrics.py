@@ -104,7 +104,14 @@ async def lose_a_pod_with_a_job(client: RRQClient, server: EmbeddedRedis, folder
 
 def make_pod(server: EmbeddedRedis, folder: Path) -> Pod:
     folder.mkdir()
-    return Pod(server.dsn, folder, "--num-workers", "1", worker_lease_seconds=LEASE_SECONDS)
+    return Pod(
+        server.dsn,
+        folder,
+        "--num-workers",
+        "1",
+        worker_lease_seconds=LEASE_SECONDS,
+        unknown_function_patience_seconds=0,
+    )
 
 
 def test_every_metric_of_the_operator_is_on_the_dashboard() -> None:

@@ -132,6 +132,7 @@ async def test_a_working_pod_keeps_the_password_and_the_arguments_to_itself(
         "--log-format",
         "json",
         base_retry_delay_seconds=0.1,
+        unknown_function_patience_seconds=0,
     ) as pod:
         await pod.is_up()
         # Jobs that end in every way, all with the same argument.

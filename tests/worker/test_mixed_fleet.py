@@ -191,10 +191,12 @@ async def test_a_new_job_reads_the_same_on_both_sides(legacy: Legacy, client: RR
         "enqueue", function_name="echo", args=[1], kwargs={"x": 1}, _result_ttl_seconds=5
     )
 
-    assert await legacy.call("read_job", job_id=ours.id) == as_json(ours)
+    unknown_to_legacy = {"error_type"}
+    expected = {name: value for name, value in as_json(ours).items() if name not in unknown_to_legacy}
+    assert await legacy.call("read_job", job_id=ours.id) == expected
     read_by_us = await client.job_store.get_job_definition(theirs["id"])
     assert read_by_us is not None
-    assert as_json(read_by_us) == theirs
+    assert as_json(read_by_us) == theirs | {"error_type": None}
 
 
 async def test_the_hashes_have_the_same_fields_in_the_same_form(legacy: Legacy, client: RRQClient) -> None:

@@ -308,7 +308,14 @@ async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
                 found[name.removeprefix("rrq_operator_").removesuffix(label)] = float(value)
         return found
 
-    known = {"due_jobs", "held_jobs", "scheduled_jobs", "oldest_due_age_seconds", "busy_jobs"}
+    known = {
+        "due_jobs",
+        "held_jobs",
+        "orphaned_jobs",
+        "scheduled_jobs",
+        "oldest_due_age_seconds",
+        "busy_jobs",
+    }
     always = {"desired_replicas", "ready_replicas"}
 
     async def has_all_figures() -> bool:

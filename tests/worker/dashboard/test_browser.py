@@ -291,6 +291,8 @@ async def test_everything_can_be_reached_by_keys(
         await page.keyboard.press("Escape")
         await page.keyboard.press("g")
         await page.keyboard.press("d")
+        # The page before has rows as well.
+        await page.get_by_role("heading", name="Dead letters", exact=True).wait_for()
         await page.locator("tbody tr").first.wait_for()
         await page.keyboard.press("/")
         await page.keyboard.type("mailbox")

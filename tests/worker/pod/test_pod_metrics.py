@@ -57,7 +57,7 @@ async def test_figures_of_all_processes_are_added_up_and_outlive_them(
 async def test_functions_that_nobody_registered_make_no_label_of_their_own(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    pod = await make_pod("--num-workers", "1").is_up()
+    pod = await make_pod("--num-workers", "1", unknown_function_patience_seconds=0).is_up()
     for number in range(20):
         await client.enqueue(f"made_up_{number}")
 
