@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT
-from fault_plan import BY_NAME
+from fault_plan import BY_NAME, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ WIDTH, LEFT, RIGHT = 900, 56, 12
 ROW_HEIGHT, PANEL_HEIGHT, GAP = 16, 130, 34
 TOP = 34
 #: The families from top to bottom, each a row of marks.
-FAMILIES = ("process", "handler", "network", "clock", "redis", "fail-over")
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
 MOST_COLUMNS = 400
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #24292f }
