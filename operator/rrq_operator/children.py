@@ -101,8 +101,8 @@ class Children:
     def _choose_shown(self, pool: Pool, version: SecretVersion) -> str:
         """Return what the pod template shows of the Secret: the digest of its value.
 
-        Earlier operators showed the resource version. Where it is that of now, the pods have the value of now, and it
-        stays until the value changes: an upgrade rolls no pods.
+        Earlier operators showed the resource version. If the Secret still has that version, the pods have its current
+        value, and what is shown stays until the value changes: an upgrade rolls no pods.
         """
         live = self._shell.world.deployments.get(pool.key)
         if live is not None and live.secret_shown and live.secret_shown == version.resource_version:

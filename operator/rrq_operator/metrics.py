@@ -32,7 +32,7 @@ class Metrics:
             "held": self._gauge(
                 "held_jobs", "Of those due, jobs that a pause or a limit keeps from starting."
             ),
-            "orphaned": self._gauge("orphaned_jobs", "Jobs in hand of workers whose lease has ended."),
+            "orphaned": self._gauge("orphaned_jobs", "Jobs of workers whose lease has ended."),
             "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
             "oldest": self._gauge(
                 "oldest_due_age_seconds", "How long the oldest due job that may start has been due."

@@ -1,4 +1,4 @@
-"""When a status is written that nobody waits for. Pure: the time comes in.
+"""When those parts of a status are written that are not urgent. Pure: the time comes in.
 
 The pools of an operator share these writes, so that the load on the API server does not grow with their number. What a
 person waits for is not paced: ``reporting.py`` writes it at once.

@@ -79,7 +79,7 @@ class PoolStatus(_StatusPart):
     )
     orphaned: Count | None = Field(
         default=None,
-        description="Jobs in hand of workers whose lease has ended; they are about to be given back.",
+        description="Jobs of workers whose lease has ended; they are about to be given back.",
     )
     due_soon: Count | None = Field(
         default=None, description="Jobs that come due before a new pod would be ready."

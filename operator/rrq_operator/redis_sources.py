@@ -155,11 +155,11 @@ class RedisSources:
                 f"{where} has no key {reference.key!r}. Add it, or name another in urlFrom.",
             )
         url = _decode(secret.data[reference.key])
-        fault = "it is no text" if url is None else find_url_fault(url)
+        fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
         if url is None or fault is not None:
             return RedisSourceTrouble(
                 "InvalidURL",
-                f"Key {reference.key!r} of {where} holds no URL that the operator uses, such as "
+                f"Key {reference.key!r} of {where} holds no URL that the operator accepts, such as "
                 f"redis://user:password@host:6379/0: {fault}.",
             )
         version = SecretVersion(_digest(secret.data[reference.key], secret.uid), secret.resource_version)

@@ -25,7 +25,7 @@ class Reason(StrEnum):
 
     BACKLOG = "Backlog"
     ORPHANED = "Orphaned"
-    """Nothing else is due, but jobs are in hand of workers whose lease has ended."""
+    """Nothing else is due, but there are jobs of workers whose lease has ended."""
     LATENCY = "LatencyTarget"
     DUE_SOON = "DueSoon"
     RUNNING = "JobsRunning"
@@ -95,7 +95,7 @@ class Workload:
     is_on_hold: bool = False
     """Whether the pool is paused in Redis."""
     orphaned: int = 0
-    """Jobs in hand of workers whose lease has ended: work that nobody does, until a sweep makes it due again."""
+    """Jobs of workers whose lease has ended: they do not run until a sweep makes them due again."""
 
     @property
     def demand(self) -> int:
@@ -198,7 +198,7 @@ def _decide_unread(
         return replace(kept, replicas=lowest, words=f"{words}; at least {lowest} by the spec"), memory
     words = f"{words}; maxReplicas allows {highest}"
     if now_seconds < since + UNREADABLE_PATIENCE_SECONDS:
-        words += f", which holds once they can be read, or after {UNREADABLE_PATIENCE_SECONDS:.0f} s"
+        words += f"; the pool scales down when they can be read, at the latest after {UNREADABLE_PATIENCE_SECONDS:.0f} s"
         return replace(kept, words=words), memory
     limited = replace(kept, replicas=highest, words=words)
     return _decide_shrinking(policy, limited, requested, memory, now_seconds)

@@ -226,4 +226,4 @@ def test_workers_of_other_queues_are_not_asked_for_a_function() -> None:
     registered = [({"mail"}, {"send"}), ({"mail", "default"}, {"new"}), ({"default"}, {"old"})]
     missing = count_workers("default", "new", 5.2, registered)
     assert (missing.workers_with, missing.workers_without) == (1, 1)
-    assert "A job of it was put off 5 s ago." in describe_missing(missing)
+    assert "A job of this function was put off 5 s ago." in describe_missing(missing)

@@ -1,7 +1,7 @@
 """Which node of a Redis Cluster to talk to, and what to make of the refusals of a node.
 
 A hash-tagged prefix keeps all keys in one slot, so all there is to find is the node that owns this slot. Decisions
-only: ``connection.py`` connects and sends.
+only: ``wire.py`` connects and sends.
 
 While a slot moves from one node to another, some of its keys are here and some there, and a script on either node
 would miss the others. Redis notices this only for the keys that a script declares, and ours find most of their keys
@@ -120,7 +120,7 @@ class SlotRoute:
             return f"slot {self.slot} of the Redis Cluster moved to {clean_foreign_text(refusal.host)}:{refusal.port}"
         if isinstance(refusal, ClusterDownError):
             return f"the Redis Cluster is down ({clean_foreign_text(str(refusal))})"
-        return f"slot {self.slot} of the Redis Cluster is moving to another node, which takes calls only afterwards"
+        return f"slot {self.slot} of the Redis Cluster is moving to another node; calls work again when it has moved"
 
 
 def _read_address(host: Any, port: Any, asked: Address) -> Address:

@@ -124,7 +124,9 @@ def parse_cron_table(
     entries: list[CronJob] = []
     problems: list[str] = []
     if len(stored) > most_entries:
-        problems.append(f"{len(stored) - most_entries} entries are beyond the {MOST_ENTRIES} of all tables")
+        problems.append(
+            f"{len(stored) - most_entries} entries left out: all cron tables may have {MOST_ENTRIES} entries together"
+        )
     for number, entry in enumerate(stored[:most_entries]):
         try:
             entries.append(_parse_entry(entry))

@@ -233,7 +233,7 @@ class QueueObservation:
     held: int = 0
     """Of those due, how many may not start now, because of a pause or a limit of the queue."""
     orphaned: int = 0
-    """Jobs in hand of workers whose lease has ended, beside all others: a sweep gives them back to the queue."""
+    """Jobs of workers whose lease has ended, in addition to all others: a sweep gives them back to the queue."""
 
 
 @dataclass(frozen=True)

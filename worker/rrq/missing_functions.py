@@ -59,7 +59,7 @@ def count_workers(
 
 
 def describe_missing(missing: MissingFunction) -> str:
-    met = f"A job of it was put off {missing.met_seconds_ago:.0f} s ago."
+    met = f"A job of this function was put off {missing.met_seconds_ago:.0f} s ago."
     if missing.workers_with == 0:
         return (
             f"No worker of queue {missing.queue!r} has function {missing.name!r}. {met} Correct the name where the job "

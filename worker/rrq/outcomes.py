@@ -152,7 +152,10 @@ class JobOutcomes:
             return await self.job_store.read_wait_for_function(job.id)
         except REDIS_ERRORS as error:
             # Put off once more than need be, which costs less than a job that is dead-lettered too early.
-            logger.warning("wait of a job not read", extra=self._fields(job) | {"error": str(error)})
+            logger.warning(
+                "cannot read how long the job has waited for its function",
+                extra=self._fields(job) | {"error": str(error)},
+            )
             return 0.0
 
     def _note_missing_function(self, job: Job, name: str) -> None:

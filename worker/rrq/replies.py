@@ -184,7 +184,7 @@ def parse_info(text: bytes) -> dict[str, str]:
 
 
 def parse_names(text: bytes) -> tuple[str, ...]:
-    # Written by whoever registered; what a foreign hand left there must not blind every observer, nor fill its memory.
+    # Written by the worker that registered. What another program wrote there must neither break nor fill an observer.
     try:
         if len(text) > _LONGEST_NAMES_BYTES:
             return ()

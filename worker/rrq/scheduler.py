@@ -67,7 +67,7 @@ async def fire_due(
         if due.is_too_late:
             logger.warning(
                 # Others may have fired it, while this process stood still for instance.
-                "cron tick not fired here, because it came longer ago than misfire_grace_seconds",
+                "cron tick skipped by this process, because it is older than misfire_grace_seconds",
                 extra={"function": cron_job.function_name, "tick": due.at.isoformat()},
             )
         else:

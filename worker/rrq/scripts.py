@@ -3,7 +3,7 @@
 A file names the parts it needs in its second line (``-- needs: context, wake``); they are placed in
 front of it in that order. A part that ends in ``return {…}`` is a module, made when a call first asks for it
 (``flow().park(…)``), because defining functions that most calls never use would cost every one of them;
-modules may use each other. Sending the scripts is left to ``connection.py``.
+modules may use each other. Sending the scripts is left to ``wire.py``.
 """
 
 import hashlib

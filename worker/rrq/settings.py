@@ -141,8 +141,8 @@ class RRQSettings(BaseSettings):
         default=None,
         ge=1,
         description=(
-            "Most values in one reply of Redis; by default they are not counted. For a Redis that is not trusted: "
-            "a text that contains the header of an array counts, too."
+            "Most values in one reply of Redis; by default they are not counted. Set it only for a Redis that you do "
+            "not trust: text in a job that looks like the header of an array is counted, too."
         ),
     )
     redis_tls_ca_file: str | None = Field(
@@ -235,7 +235,7 @@ class RRQSettings(BaseSettings):
         ge=1,
         description=(
             "Seconds by which a tick of a cron entry may fire late, after a restart or an outage. Of several missed "
-            "ticks the last one fires; an older one is skipped."
+            "ticks only the last one fires. A tick that is later than this is skipped."
         ),
     )
 
@@ -312,7 +312,7 @@ class RRQSettings(BaseSettings):
         description=(
             "Times a job may lose its worker for no known reason before it runs alone; if it loses another one "
             "then, it is dead-lettered. A job that needs more memory than its container has ends the whole pod, "
-            "and nobody is left to report a crash. An attempt that ends normally starts the count anew."
+            "and no process is left to report a crash. An attempt that ends normally starts the count anew."
         ),
     )
     unknown_function_patience_seconds: float = Field(
@@ -463,9 +463,9 @@ class RRQSettings(BaseSettings):
         if (self.worker_lease_renewal_seconds or 0.0) > self._longest_renewal_seconds:
             raise ValueError(
                 f"worker_lease_renewal_seconds is {self.worker_lease_renewal_seconds:g}, and may be at most "
-                f"{self._longest_renewal_seconds:g}, which is 0.4 of worker_lease_seconds. Workers that renew their "
-                "lease less often cannot be told from an outage of Redis, and the jobs of dead workers would not be "
-                "recovered. Lower it, or raise worker_lease_seconds."
+                f"{self._longest_renewal_seconds:g}, which is 0.4 of worker_lease_seconds. RRQ takes a longer "
+                "silence for an outage of Redis, and would not recover the jobs of dead workers. Lower it, or raise "
+                "worker_lease_seconds."
             )
         return self
 

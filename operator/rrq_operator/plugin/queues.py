@@ -17,8 +17,8 @@ from rrq_operator.plugin.options import Access, access_options, all_namespaces_o
 def queues(pool_name: str | None, access: Access, redis_url: str | None, as_json: bool) -> None:
     """Show the queues of pools: due now, due soon, due later, the oldest wait, and jobs that run.
 
-    Soon is within the time that a new pod of the pool takes to start. Orphaned jobs are in hand of workers whose lease has
-    ended, and about to be due again.
+    Soon is within the time that a new pod of the pool takes to start. Orphaned jobs are those of workers whose lease has
+    ended; they are about to be due again.
     """
     asyncio.run(_show(pool_name, access, redis_url, as_json))
 

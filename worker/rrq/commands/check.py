@@ -133,7 +133,7 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
 def _describe_place(prefix: str, place: SlotPlace) -> str:
     return (
         f"Redis is a cluster. All keys of {prefix!r} are in slot {place.slot}, on node {place.node} with "
-        f"{place.replicas} replica(s). Fail-overs are followed; while the slot moves to another node, no job starts."
+        f"{place.replicas} replica(s). RRQ follows fail-overs; while the slot moves to another node, no job starts."
     )
 
 

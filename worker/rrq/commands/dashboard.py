@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NETWORK",
     envvar="RRQ_DASHBOARD_PROXY_FROM",
-    help="Addresses of the proxy. From elsewhere that header and X-Forwarded-For, by which limits tell clients apart, "
-    "are ignored. Default with --proxy-user-header: this machine.",
+    help="Addresses of the proxy. Its user header and X-Forwarded-For, which names the client for the limits, are ignored "
+    "from other addresses. Default with --proxy-user-header: this machine.",
 )
 @click.option(
     "--proxy-admin",

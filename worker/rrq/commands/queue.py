@@ -42,7 +42,7 @@ queue.add_command(queue_stats)
 def queue_list(show_empty: bool, settings_path: str | None, as_json: bool) -> None:
     """List all active queues, the largest first.
 
-    Orphaned jobs are in hand of workers whose lease has ended. A worker, the operator or local mode gives them back to
+    Orphaned jobs are those of workers whose lease has ended. A worker, the operator or local mode gives them back to
     their queue.
     """
     queues, unserved = run_with_store(settings_path, _read_queues)

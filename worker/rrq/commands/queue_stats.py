@@ -27,7 +27,7 @@ class _QueueStats:
     name: str
     pending: int
     orphaned: int
-    """Of those active, jobs in hand of workers whose lease has ended."""
+    """Of those active, jobs of workers whose lease has ended."""
     dead_letters: int
     tally: QueueTally
 
@@ -62,7 +62,7 @@ def queue_stats(
 ) -> None:
     """Show detailed statistics for each queue.
 
-    Pending is exact, and so are up to 500 orphaned jobs, which are in hand of workers whose lease has ended. The other
+    Pending is exact. Orphaned jobs are those of workers whose lease has ended; they are counted up to 500. The other
     figures come from the jobs that were looked at. Throughput is that of the last hour.
     """
     stats = run_with_store(settings_path, lambda store: _read_stats(store, queue_names, max_scan))

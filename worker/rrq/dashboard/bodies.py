@@ -43,7 +43,7 @@ async def _read_body(request: web.Request, most_bytes: int) -> bytes:
                     if len(body) > most_bytes:
                         raise _too_large(most_bytes, len(body))
     except web.RequestPayloadError:
-        raise web.HTTPBadRequest(reason="The body is not as its headers say.") from None
+        raise web.HTTPBadRequest(reason="The body does not match its headers.") from None
     except TimeoutError:
         raise web.HTTPRequestTimeout(
             reason="The rest of the request did not come in time. Send it again."

@@ -1,4 +1,5 @@
-"""One connection of a client: how long and how large a request may be before it is whole, and who gives way.
+"""One connection of a client: how long and how large the head of a request may be, and which one is closed
+when there are too many.
 
 It stands between the socket and aiohttp, which has no deadline for the head of a request and no limit per peer.
 """
@@ -179,7 +180,7 @@ class ConnectionLimiter:
         now = asyncio.get_running_loop().time()
         if now >= self._next_warning_at:
             self._next_warning_at = now + _WARNING_SECONDS
-            logger.warning("too many connections: the oldest are closed", extra={"peer": peer})
+            logger.warning("connection closed to make room for a new one", extra={"peer": peer})
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ class EndedSessions:
         try:
             await self._exchange()
         except TROUBLE as error:
-            logger.warning("ended sessions not read", extra={"error": str(error)})
+            logger.warning("cannot read ended sessions", extra={"error": str(error)})
 
     async def refresh(self) -> None:
         """Learn what other servers ended, if that was not done in the last second; raises TROUBLE."""
@@ -65,7 +65,10 @@ class EndedSessions:
         except TROUBLE as error:
             # Said once: each look at the page tries again.
             if not self._is_refused:
-                logger.warning("sign-out is known to this server only", extra={"error": str(error)})
+                logger.warning(
+                    "cannot store ended sessions: other replicas and restarts still accept them",
+                    extra={"error": str(error)},
+                )
             self._is_refused = True
         else:
             self._is_refused = False

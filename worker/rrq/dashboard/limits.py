@@ -1,7 +1,7 @@
 """How much of the server one client may take. Pure.
 
-Whatever is full makes room for the newest: the client that holds the most gives way, so that no client can lock out
-another.
+At a limit for all clients the newest gets a place, and the client that holds the most loses one, so that no client can lock
+out another.
 """
 
 from collections import deque

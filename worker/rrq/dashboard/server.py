@@ -187,7 +187,7 @@ class Dashboard:
         except TROUBLE as error:
             if is_to_act:
                 raise
-            logger.debug("ended sessions not read", extra={"error": str(error)})
+            logger.debug("cannot read ended sessions", extra={"error": str(error)})
         return self._caller(request)
 
     def _caller(self, request: web.Request) -> Caller | None:

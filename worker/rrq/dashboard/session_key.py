@@ -29,7 +29,7 @@ def read_session_key(path: Path) -> bytes:
     except OSError as error:
         raise SettingsError(
             f"The file of {_OPTION}, {path}, cannot be read: {error.strerror or error}. Write a random key into it, "
-            "for instance of `openssl rand -hex 32`, or name another file."
+            "for instance the output of `openssl rand -hex 32`, or name another file."
         ) from error
     # As ssh does: a file of another user, such as a Secret that the kubelet mounts, is that user's business.
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
@@ -40,7 +40,7 @@ def read_session_key(path: Path) -> bytes:
     if len(key) < _SHORTEST:
         raise SettingsError(
             f"The key in the file of {_OPTION}, {path}, has {len(key)} characters and could be guessed. Take at least "
-            f"{_SHORTEST}, for instance of `openssl rand -hex 32`."
+            f"{_SHORTEST}, for instance the output of `openssl rand -hex 32`."
         )
     return key
 
@@ -56,7 +56,7 @@ def read_own_session_key() -> bytes:
             _make(path)
     except (OSError, RuntimeError) as error:
         logger.warning(
-            "session key cannot be kept: sessions end with this process, see --session-key-file",
+            "cannot store the session key: sessions end with this process. Name a file with --session-key-file.",
             extra={"error": str(error)},
         )
         return secrets.token_bytes(32)

@@ -15,9 +15,9 @@ local dlq, dlq_ttl_s, crash_limit, lost_limit = ARGV[4], tonumber(ARGV[5]), tonu
 local certified, incarnation, cause = ARGV[8], ARGV[9], ARGV[10]
 local returned, buried, reaped, seen_jobs = 0, 0, 0, 0
 
--- A list of the last ten crashes or losses, as JSON in a field of the job; returns it. What a foreign hand has written
--- there, and what cannot be written again, a number beyond all numbers say, is left out: the job must come back to its
--- queue in any case.
+-- A list of the last ten crashes or losses, as JSON in a field of the job; returns it. What another program has written
+-- there, and what cannot be encoded again, such as an infinite number, is left out: the job must come back to its queue
+-- in any case.
 local function add_to_history(job, field, last)
   local history = redis.call('HGET', job, field)
   local is_readable, entries = pcall(cjson.decode, history and #history < 65536 and history or '[]')
@@ -29,7 +29,7 @@ local function add_to_history(job, field, last)
   return entries
 end
 
--- A count that is no number, which only a foreign hand can have written, starts anew.
+-- A count that is not a number, which only another program can have written, starts anew.
 local function count_up(job, field)
   local number = redis.pcall('HINCRBY', job, field, 1)
   if type(number) ~= 'table' then return number end
@@ -66,8 +66,8 @@ local function list_losses(entries)
   return table.concat(lines, '\n')
 end
 
--- Nobody is left to report a job that takes its whole pod along. A worker that is lost for no known reason counts against
--- all that it held; but a machine may be lost under the same long job again and again. So at the limit a job becomes a
+-- When a job ends its whole pod, no supervisor is left to report it. A worker that is lost for no known reason counts
+-- against all jobs that it held; but a long job may lose its machine again and again. So at the limit a job becomes a
 -- suspect, and is buried only when it loses one more worker while running alone.
 local function blame_for_loss(loss)
   return function(job, id, fields)

@@ -36,7 +36,7 @@ restore_leases(leases, KEYS[3], lease_ms)
 local info = redis.pcall('INFO', 'server')
 local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or state.run_id
 local has_restarted = state.run_id and run_id ~= state.run_id
--- The longer lease: whoever beat last may have another.
+-- The longer of both leases: the worker with the last heartbeat may have another one.
 local put_off_ms = math.max(lease_ms, state.lease_ms)
 if has_restarted then put_off_reaping(guard, state, put_off_ms) else wait_out_silence(guard, state, put_off_ms) end
 -- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.

@@ -98,7 +98,7 @@ def _edge(bound: float) -> str:
 def _queue_families(seen: Observation | None) -> Iterator[Metric]:
     jobs = GaugeMetricFamily(
         "rrq_queue_jobs",
-        "Jobs of a queue: due, scheduled, or orphaned (in hand of workers whose lease has ended).",
+        "Jobs of a queue: due, scheduled, or orphaned (of workers whose lease has ended).",
         labels=("queue", "state"),
     )
     age = GaugeMetricFamily(

@@ -25,8 +25,8 @@ end
 -- Put one job of a worker back at its original due score, uncounted, and fence the attempt that had
 -- it. `letters` is the dead letter list and its TTL in seconds, for a job whose queue key holds something
 -- else. `instead` is nil, or a function (job key, id, fields) that may do something else with the job, bury it say, and then
--- returns true. Returns 1 when the job is due again, 0 when it was not this worker's any more. Whoever calls lets others in
--- when all are given back. With `is_untold` the story of the job does not tell of it.
+-- returns true. Returns 1 when the job is due again, 0 when it was not this worker's any more. The caller
+-- lets other workers claim when all are given back. With `is_untold` the attempt is not added to the history of the job.
 local function give_back(id, worker_id, reason, letters, instead, is_untold)
   local job = prefix .. 'job:' .. id
   sure('ZREM', prefix .. 'active:jobs:' .. worker_id, id)

@@ -4,7 +4,7 @@
 -- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
 
--- No setting that anybody would choose; what a foreign hand has written must not keep the fleet waiting for longer.
+-- Longer than any sensible setting; a value that another program has written must not keep the fleet waiting for longer.
 local LONGEST_LEASE_MS = 3600000
 -- An operator sweeps every second. With short leases, that must not look like sweeps that have stopped.
 local SWEEPS_PAUSE_MS = 3000
@@ -60,9 +60,9 @@ local function put_off_reaping(guard, state, lease_ms)
     'silent_since_ms', digits(state.last_beat_ms or 0))
 end
 
--- In a silence reaping is put off by one lease, in which the living renew. Once for each silence: where nobody is left
--- to beat, reaping that was put off anew by each sweep would never come. But sweeps that stopped as well tell of one
--- more outage within the silence.
+-- In a silence of all workers reaping is put off by one lease, in which living workers renew. Only once for each silence:
+-- when no worker is left, reaping that each sweep puts off again would never come. But when the sweeps have stopped as
+-- well, that is one more outage within the silence.
 local function wait_out_silence(guard, state, lease_ms)
   if not beats_have_stopped(state) then return end
   local unswept_ms = now_ms - (state.last_sweep_ms or 0)

@@ -30,7 +30,7 @@ end
 -- off: it may have been cancelled, or not be this worker's any more.
 local function put_off_job(id, worker_id, reason, jitter, letters)
   local is_put_off = false
-  -- Of many times in a row the story of the job tells the first; the others would push out all else.
+  -- Of many times in a row only the first is kept in the history of the job; the others would push out all else.
   local is_known = redis.call('HGET', prefix .. 'job:' .. id, 'unknown_since_ms')
   give_back(id, worker_id, reason, letters, function(job, _, seen)
     local waited_ms = now_ms - first_met_ms(job)

@@ -115,7 +115,7 @@ function judge(now) {
     return ["bad", "dead", "Nobody works.", `${plural(now.due, "job is", "jobs are")} due and no worker is alive. Start one: rrq worker run`];
   }
   if (now.orphaned > 0 && now.workers === 0) {
-    return ["bad", "dead", "Nobody works.", `${plural(now.orphaned, "job is", "jobs are")} orphaned: the worker is dead and no other is alive. Start one: rrq worker run`];
+    return ["bad", "dead", "Nobody works.", `${plural(now.orphaned, "job is", "jobs are")} orphaned: their worker is dead and no other worker is alive. Start one: rrq worker run`];
   }
   if ((now.oldest_seconds ?? 0) > LATE_SECONDS) {
     return ["warn", "clock", "Falling behind.", `The oldest due job has waited ${duration(now.oldest_seconds)}; ${plural(now.due, "job is", "jobs are")} due.`];
