@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from rrq.cron import CronSchedule
@@ -46,6 +46,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 #: Children are named after the pool, with at most 11 characters behind it, and a label holds 63.
 LONGEST_POOL_NAME = 52
 DEFAULT_CONCURRENCY = 10
+#: For fields that are newer than the first release: with a default in the schema the API server would add them to every
+#: stored pool, and an operator that is not upgraded yet refuses fields that it does not know.
+NO_SCHEMA_DEFAULT: dict[str, JsonValue] = {"default": None}
 _MOST_QUEUES = 50
 #: The rule over amounts would exceed the budget of CEL with more than 15 of them.
 _MOST_RESOURCES = 12
@@ -222,7 +225,9 @@ class JobRuns(Part):
         default=None, description="minute hour day month weekday; with start: OnSchedule."
     )
     time_zone: TimeZone = Field(
-        default="UTC", description="IANA name of the time zone of schedule, such as Europe/Berlin."
+        default="UTC",
+        description="IANA name of the time zone of schedule, such as Europe/Berlin. Default: UTC.",
+        json_schema_extra=NO_SCHEMA_DEFAULT,
     )
     paused: bool = Field(default=False, description="Start no further run.")
     linger_seconds: int = Field(
@@ -259,7 +264,9 @@ class CronEntry(Part):
     name: EntryName = Field(description="Name of the entry; no other entry of the pool has it.")
     schedule: Schedule = Field(description="minute hour day month weekday.")
     time_zone: TimeZone = Field(
-        default="UTC", description="IANA name of the time zone of schedule, such as Europe/Berlin."
+        default="UTC",
+        description="IANA name of the time zone of schedule, such as Europe/Berlin. Default: UTC.",
+        json_schema_extra=NO_SCHEMA_DEFAULT,
     )
     function: str = Field(min_length=1, max_length=500, description="Name of the handler in the registry.")
     args: list[Any] = Field(default_factory=list, max_length=100, description="Positional arguments.")
@@ -272,7 +279,9 @@ class CronEntry(Part):
         default=300,
         ge=1,
         le=2_592_000,
-        description="How late a tick may fire after an outage. Of several missed ticks the last one fires.",
+        description="How many seconds late a tick may fire after an outage. Of several missed ticks the last one fires. "
+        "Default: 300.",
+        json_schema_extra=NO_SCHEMA_DEFAULT,
     )
 
 

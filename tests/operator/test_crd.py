@@ -161,7 +161,9 @@ def test_every_default_of_the_models_is_in_the_schema(spec: dict[str, Any]) -> N
     said = {"queues": ["a"], "worker": {"image": "a", "settings": "a.b"}, "redis": {"url": "redis://a"}}
     assert fill_defaults(spec, said) == write(PoolSpec.model_validate(said))
     assert fill_defaults(spec["properties"]["scaling"], {}) == write(Scaling())
-    assert fill_defaults(spec["properties"]["job"], {}) == write(JobRuns())
+    runs = write(JobRuns())
+    del runs["timeZone"]  # newer than the first release: see NO_SCHEMA_DEFAULT
+    assert fill_defaults(spec["properties"]["job"], {}) == runs
 
 
 def write(model: BaseModel) -> dict[str, Any]:
