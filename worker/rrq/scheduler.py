@@ -7,6 +7,7 @@ looking knows which ticks were missed; the last one fires late unless it is olde
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -31,6 +32,8 @@ _PUBLISHER_PATIENCE_SECONDS = 3 * _CRON_INTERVAL_SECONDS + 10
 _RETRY_SECONDS = 2.0
 # The clocks here and in Redis differ a little: whoever wakes up early sleeps again, but never without a pause.
 _SHORTEST_SLEEP_SECONDS = 0.01
+# One process fires a tick and all others ask in vain: not all of them in the same millisecond.
+_TICK_SPREAD_SECONDS = 0.2
 # Workers fire on time, so their own settings, hooks and traces nearly always have the tick.
 _HEAD_START = timedelta(seconds=10)
 
@@ -153,6 +156,7 @@ class CronScheduler:
     job_store: JobStore
     client: RRQClient
     cron_jobs: list[CronJob]
+    _random: random.Random
     # When this process published its cron table first, by the clock of Redis in ms.
     _first_published_ms: int | None = None
     _unpublished: tuple[str, ...] = ()
@@ -172,6 +176,7 @@ class CronScheduler:
                     is_scheduled = True
                 await self._maybe_enqueue_cron_jobs()
                 sleep_seconds = self._seconds_to_next_tick(await self.job_store.read_time())
+                sleep_seconds += self._random.uniform(0.0, _TICK_SPREAD_SECONDS)
                 has_failed = False
             except (*REDIS_ERRORS, RRQError):
                 # Tried again every two seconds while Redis is away: once is enough.
