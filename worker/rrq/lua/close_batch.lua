@@ -6,7 +6,9 @@
 -- The first write is one that Redis allows when it is out of memory. By then all jobs are queued.
 redis.call('HDEL', KEYS[1], 'open')
 -- A queued job has no expiry, so its batch must have none either: it may be due, or held back, for longer than any.
-redis.call('PERSIST', KEYS[1])
-redis.call('PERSIST', KEYS[2])
+if redis.call('HEXISTS', KEYS[1], 'ended') == 0 then
+  redis.call('PERSIST', KEYS[1])
+  redis.call('PERSIST', KEYS[2])
+end
 batch().end_batch(KEYS[1])
 return redis.call('SCARD', KEYS[2])
