@@ -107,7 +107,13 @@ def build_observation(workers: int) -> bytes:
     )
     queue = b"*7\r\n:0\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n"
     listed = b"".join(worker % number for number in range(workers))
-    return b"*6\r\n:1700000000000\r\n*1\r\n" + queue + b"*%d\r\n" % workers + listed + b":0\r\n*0\r\n:0\r\n"
+    return (
+        b"*7\r\n:1700000000000\r\n*1\r\n"
+        + queue
+        + b"*%d\r\n" % workers
+        + listed
+        + b":0\r\n*0\r\n:0\r\n:0\r\n"
+    )
 
 
 async def differ(command: list[bytes]) -> AsyncIterator[bytes]:

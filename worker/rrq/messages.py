@@ -269,6 +269,8 @@ class Observation:
     """What is paused: ``queue:<name>``, ``function:<name>``, ``pool:<namespace>/<name>``."""
     ended_leases: int = 0
     """Workers whose lease has ended, for whom it is time to sweep."""
+    has_more_orphans: bool = False
+    """Whether there may be more orphaned jobs than were counted: one look is bounded."""
 
 
 @dataclass(frozen=True)

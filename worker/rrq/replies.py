@@ -130,7 +130,7 @@ def parse_cancelled_page(reply: Any) -> tuple[int, int, bool]:
 
 
 def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
-    now_ms, queues, workers, is_controlled, paused, ended_leases = reply
+    now_ms, queues, workers, is_controlled, paused, ended_leases, has_more_orphans = reply
     return Observation(
         now_ms,
         {
@@ -169,6 +169,7 @@ def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
         bool(is_controlled),
         frozenset(to_texts(paused)),
         ended_leases,
+        bool(has_more_orphans),
     )
 
 

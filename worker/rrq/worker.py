@@ -331,7 +331,7 @@ class RRQWorker(JobOutcomes, CronScheduler, Pacing, Draining):
         except REDIS_ERRORS as error:
             await self._weather(error)
             return False
-        return not any(queue.orphaned for queue in seen.queues.values())
+        return not (seen.has_more_orphans or any(queue.orphaned for queue in seen.queues.values()))
 
     # Claiming
 

@@ -2,7 +2,8 @@
 -- needs: context, wake, flow
 -- KEYS     1 leases   then the queues
 -- ARGV     1 key prefix   2 most workers to list   then per queue: horizon (ms), how far ahead "soon" reaches
--- Returns  {now ms, queues, workers, anything paused, limited or parked 0/1, what is paused, how many leases have ended}
+-- Returns  {now ms, queues, workers, anything paused, limited or parked 0/1, what is paused, how many leases have ended,
+--          more of them or of their jobs than were looked at 0/1}
 --          queue:  {} when its key holds something else, else {due, due within the horizon, later, oldest due ms or -1,
 --                  next due ms or -1, how many of those due may not start now, how many are orphaned}
 --          worker: {id, pod uid, busy, capacity, draining 0/1, queues (JSON), lease ends (ms),
@@ -104,4 +105,5 @@ for i = 1, #living, 2 do
   workers[#workers + 1] = {id, pod_uid, busy, capacity, draining, record[3] or '[]', whole(living[i + 1], 0),
     record[4] or '', whole(record[5], -1), whole(record[6], 0)}
 end
-return {now_ms, queues, workers, has_control and 1 or 0, has_control and flow().paused_targets() or {}, #ended}
+return {now_ms, queues, workers, has_control and 1 or 0, has_control and flow().paused_targets() or {}, #ended,
+  (#ended >= MOST_ENDED or looked_at >= MOST_ORPHANS) and 1 or 0}
