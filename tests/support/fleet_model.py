@@ -142,7 +142,7 @@ class ModelFleet(ModelQueue):
         guard = self.guard
         is_waited_out = (
             guard.silent_since_ms == (guard.last_beat_ms or 0)
-            and 0 <= self.now_ms - guard.last_sweep_ms <= max(self.rules.lease_ms / 2, _SWEEPS_PAUSE_MS)
+            and 0 <= self.now_ms - guard.last_sweep_ms <= max(self.rules.lease_ms, _SWEEPS_PAUSE_MS)
             and guard.reap_not_before_ms <= self.now_ms + max(self.rules.lease_ms, _LONGEST_WAIT_MS)
         )
         if self._beats_have_stopped() and not is_waited_out:

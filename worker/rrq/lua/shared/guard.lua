@@ -67,7 +67,7 @@ local function wait_out_silence(guard, state, lease_ms)
   if not beats_have_stopped(state) then return end
   local unswept_ms = now_ms - (state.last_sweep_ms or 0)
   local is_waited_out = state.silent_since_ms == (state.last_beat_ms or 0)
-    and unswept_ms >= 0 and unswept_ms <= math.max(state.lease_ms / 2, SWEEPS_PAUSE_MS)
+    and unswept_ms >= 0 and unswept_ms <= math.max(state.lease_ms, SWEEPS_PAUSE_MS)
     and state.reap_not_before_ms <= now_ms + math.max(lease_ms, LONGEST_LEASE_MS)
   if not is_waited_out then put_off_reaping(guard, state, lease_ms) end
 end
