@@ -496,11 +496,11 @@ class ModelQueue(ModelFlow):
 
     def _put_off(self, job_id: str, worker_id: str, jitter: float) -> bool:
         """Give a job back for later: by a quarter of the time that it has waited for a worker with its function."""
+        since_ms = self.jobs[job_id].unknown_since_ms if job_id in self.jobs else None
         if not self.give_back(job_id, worker_id):
             return False
         job = self.jobs[job_id]
-        if job.unknown_since_ms is None or job.unknown_since_ms > self.now_ms:
-            job.unknown_since_ms = self.now_ms
+        job.unknown_since_ms = self.now_ms if since_ms is None or since_ms > self.now_ms else since_ms
         waited_ms = self.now_ms - job.unknown_since_ms
         job.due_ms = self.now_ms + int(max(_FIRST_DELAY_MS, min(waited_ms / 4, _LONGEST_DELAY_MS)) * jitter)
         return True
@@ -555,6 +555,7 @@ class ModelQueue(ModelFlow):
             self._bury(job_id, self.rules.dead_letter_seconds)
             return False
         job.status, job.queued_in, job.due_ms = "PENDING", job.claimed_from or job.home, due_ms
+        job.unknown_since_ms = None
         return True
 
     def _is_guilty(self, job: ModelJob, blame: str, *, was_alone: bool) -> bool:

@@ -109,6 +109,36 @@ async def test_attempt_that_fails_by_itself_starts_the_count_anew(store: JobStor
     assert not {"losses", "loss_history", "suspect"} & set(fields)
 
 
+async def test_losses_of_an_earlier_life_do_not_count(store: JobStore) -> None:
+    await enqueue(store, "nightly")
+    await lose_times(store, 2)
+    assert await losses_of(store, "nightly") == 2
+    # A producer of an older version, which does not know the count.
+    await ask(store, "HSET", store.keys.job_key("nightly"), "enqueue_time", "2026-11-19T00:00:00Z")
+    await lose_times(store, 1, first=3)
+    assert await losses_of(store, "nightly") == 1
+
+
+async def test_worker_is_judged_by_its_own_settings_whoever_reaps_it(store: JobStore) -> None:
+    theirs = {"worker_lost_limit": 1, "default_dlq_name": "shop", "default_dlq_result_ttl_seconds": 60}
+    ours = {name: getattr(store.settings, name) for name in theirs}
+
+    def use(settings: dict[str, object]) -> None:
+        for name, value in settings.items():
+            setattr(store.settings, name, value)
+
+    await enqueue(store, "killer")
+    for number in (1, 2):
+        use(theirs)
+        worker = await start_worker(store, f"worker-{number}")
+        assert await worker.take(1)
+        use(ours)
+        await ask(store, "HDEL", store.keys.guard, "lost_ms")
+        await lose(store, worker)
+    assert await ask(store, "LRANGE", store.keys.dlq_key("shop"), 0, -1) == [b"killer"]
+    assert 0 < await ask(store, "TTL", store.keys.job_key("killer")) <= 60
+
+
 async def test_crash_suspect_stays_one_when_an_attempt_fails_by_itself(store: JobStore) -> None:
     await enqueue(store, "1")
     worker = await start_worker(store)

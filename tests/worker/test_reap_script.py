@@ -650,8 +650,9 @@ async def test_job_that_crashes_alone_three_times_is_dead_lettered(
     assert await ask(store, "HGET", store.keys.counters, "dead") == b"1"
 
 
-async def test_limit_of_crashes_can_be_set(store: JobStore, worker: SteppedWorker) -> None:
+async def test_limit_of_crashes_can_be_set(store: JobStore) -> None:
     store.settings.worker_crash_limit = 1
+    worker = await start_worker(store)
     await enqueue(store, "1")
     await worker.take_one()
     await crash(worker)

@@ -13,6 +13,7 @@ from fleet import all_done, enqueue_some, running_worker
 from queue_steps import (
     SteppedWorker,
     ask,
+    back,
     dead_letters,
     due_score,
     enqueue,
@@ -119,7 +120,8 @@ async def test_job_is_put_off_by_a_quarter_of_its_wait_from_a_second_to_a_minute
     await enqueue(store, "1")
     if waited_seconds is not None:
         since_ms = await now_ms(store) - int(waited_seconds * 1000)
-        await ask(store, "HSET", "rrq:job:1", "unknown_since_ms", since_ms)
+        enqueued = (await job_fields(store, "1"))["enqueue_time"]
+        await ask(store, "HSET", "rrq:job:1", "unknown_since_ms", since_ms, "troubles_of", enqueued)
     job = await worker.take_one()
     before_ms = await now_ms(store)
     assert await worker.finish(unknown_function(job, jitter)) == [Verdict.STORED]
@@ -177,6 +179,29 @@ async def test_attempt_at_a_worker_that_has_the_function_starts_the_wait_anew(
     await worker.finish(retry(await worker.take_one()))
     assert "unknown_since_ms" not in await job_fields(store, "1")
     assert await store.read_wait_for_function("1") == 0
+
+
+async def test_hand_back_of_an_attempt_that_ran_starts_the_wait_anew(
+    store: JobStore, worker: SteppedWorker
+) -> None:
+    await enqueue(store, "1")
+    await worker.finish(unknown_function(await worker.take_one()))
+    await ask(store, "ZADD", store.keys.queue_key("default"), 1, "1")
+    await worker.finish(back(await worker.take_one()))
+    assert await store.read_wait_for_function("1") == 0
+
+
+async def test_wait_of_an_earlier_life_does_not_count(store: JobStore, worker: SteppedWorker) -> None:
+    await enqueue(store, "nightly")
+    await worker.finish(unknown_function(await worker.take_one()))
+    since_ms = await now_ms(store) - 7_200_000
+    # A producer of an older version, which does not know the time of the first meeting.
+    renewed = ("enqueue_time", "2026-11-19T00:00:00Z", "unknown_since_ms", since_ms)
+    await ask(store, "HSET", store.keys.job_key("nightly"), *renewed)
+    assert await store.read_wait_for_function("nightly") == 0
+    await ask(store, "ZADD", store.keys.queue_key("default"), 1, "nightly")
+    await worker.finish(unknown_function(await worker.take_one()))
+    assert await store.read_wait_for_function("nightly") < 60
 
 
 # What is known of it

@@ -269,6 +269,7 @@ class QueueProtocol:
             _to_ms(self.settings.worker_lease_seconds),
             _to_ms(self.settings.lease_renewal_seconds),
             *self._letters(),
+            *self._limits_of_blame(),
         ]
         for beat in beats:
             args += (
@@ -295,6 +296,10 @@ class QueueProtocol:
         settings = self.settings
         return self.keys.dlq_key(settings.default_dlq_name), settings.default_dlq_result_ttl_seconds
 
+    def _limits_of_blame(self) -> tuple[int, int]:
+        """How often a job may end, or lose, its worker before it is dead-lettered."""
+        return self.settings.worker_crash_limit, self.settings.worker_lost_limit
+
     async def reap_workers(self, certificate: DeathCertificate | None = None) -> ReapReport:
         """Give back jobs of workers whose lease ended, or of the one that is proven dead."""
         keys, settings = self.keys, self.settings
@@ -303,8 +308,7 @@ class QueueProtocol:
             _to_ms(settings.worker_lease_seconds),
             _JOBS_PER_REAP,
             *self._letters(),
-            settings.worker_crash_limit,
-            settings.worker_lost_limit,
+            *self._limits_of_blame(),
         ]
         if certificate is not None:
             cause = "" if certificate.is_explained else "unknown"

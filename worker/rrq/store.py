@@ -168,7 +168,11 @@ class JobStore(QueueProtocol, FlowProtocol):
 
     async def read_wait_for_function(self, job_id: str) -> float:
         """Return for how many seconds a job has met workers without its function; 0 when it has met none."""
-        since_ms = await self.wire.call("HGET", self.keys.job_key(job_id), "unknown_since_ms")
+        since_ms, enqueued, noted_for = await self.wire.call(
+            "HMGET", self.keys.job_key(job_id), "unknown_since_ms", "enqueue_time", "troubles_of"
+        )
+        if enqueued != noted_for:
+            return 0.0  # noted in an earlier life of this id
         try:
             met_at_ms = int(since_ms)
         except (TypeError, ValueError):

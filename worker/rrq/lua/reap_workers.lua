@@ -11,7 +11,7 @@
 -- Returns  {jobs given back, jobs buried, workers reaped, more to do 0/1, put off until ms or -1}
 local leases, guard, active_workers, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])
-local dlq, dlq_ttl_s, crash_limit, lost_limit = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local dlq, dlq_ttl_s, crash_limit, lost_limit
 local certified, incarnation, cause = ARGV[8], ARGV[9], ARGV[10]
 local returned, buried, reaped, seen_jobs = 0, 0, 0, 0
 
@@ -71,6 +71,7 @@ end
 -- suspect, and is buried only when it loses one more worker while running alone.
 local function blame_for_loss(loss)
   return function(job, id, fields)
+    settle().forget_troubles_of_earlier_life(job)
     local losses, history = count_up(job, 'losses'), add_to_history(job, 'loss_history', loss)
     if losses < lost_limit then return false end
     redis.call('HSETNX', job, 'suspect', 'lost')
@@ -90,9 +91,19 @@ local function forget_worker(id)
   reaped = reaped + 1
 end
 
+-- The settings of the worker itself, as it announced them when it registered; those of the caller where it did not.
+local function read_settings(id)
+  local own = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'dlq', 'dlq_ttl_s', 'crash_limit', 'lost_limit')
+  if own.err then own = {} end
+  dlq, dlq_ttl_s = own[1] or ARGV[4], tonumber(own[2] or '') or tonumber(ARGV[5])
+  crash_limit = tonumber(own[3] or '') or tonumber(ARGV[6])
+  lost_limit = tonumber(own[4] or '') or tonumber(ARGV[7])
+end
+
 -- `blame` takes how many other jobs the worker held, and returns what is asked of each job before it is given back; nil or
 -- false when no job is to blame.
 local function reap(id, reason, blame)
+  read_settings(id)
   local active = prefix .. 'active:jobs:' .. id
   local jobs = sure('ZRANGE', active, 0, most - seen_jobs - 1)
   -- Very many jobs are given back in portions; the last one of them was not alone.

@@ -2,7 +2,7 @@
 -- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
---          5 dead letter TTL (s)   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
+--          5 dead letter TTL (s)   6 crash limit   7 lost limit   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
 --          health TTL (s), queues (JSON list), functions (JSON list, when it registers)
 -- Returns  {now ms, when the next lease ends in ms or -1, then per worker {state, draining 0/1,
 --          size of its active set, ids to cancel…}}
@@ -11,7 +11,7 @@
 local leases, guard = KEYS[1], KEYS[2]
 local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local letters = {ARGV[4], tonumber(ARGV[5])}
-local FIRST, FIELDS_PER_WORKER = 5, 9
+local FIRST, FIELDS_PER_WORKER = 7, 9
 
 -- A restart or a fail-over may have forgotten claims, and those jobs would be given to others while they run. So
 -- nobody claims what was due by then until everybody who had a lease has said what is in hand; for the dead nobody
@@ -91,7 +91,11 @@ local function beat(at)
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   redis.call('HSET', record, 'incarnation', incarnation, 'pod_uid', pod_uid,
     'capacity', ARGV[at + 5], 'queues', ARGV[at + 8])
-  if is_new then redis.call('HSET', record, 'functions', ARGV[at + 9]) end
+  if is_new then
+    -- Who reaps this worker need not have its settings: an operator has none of any application.
+    redis.call('HSET', record, 'functions', ARGV[at + 9], 'dlq', ARGV[4], 'dlq_ttl_s', ARGV[5], 'crash_limit', ARGV[6], 'lost_limit', ARGV[7])
+  end
+  redis.call('HDEL', record, 'held')
   redis.call('PEXPIRE', record, lease_ms * 20)
   redis.call('SET', prefix .. 'health:worker:' .. id, ARGV[at + 6], 'EX', ARGV[at + 7])
   -- The books below are for onlookers; whatever spoilt them must not stop a heartbeat.

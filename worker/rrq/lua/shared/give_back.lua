@@ -58,6 +58,8 @@ local function give_back(id, worker_id, reason, letters, instead, is_untold)
     return 0
   end
   if instead and instead(job, id, seen) then return 0 end
+  -- It ran, so its worker had its function.
+  redis.call('HDEL', job, 'unknown_since_ms')
   redis.call('HSET', job, 'status', 'PENDING', 'next_scheduled_run_time', iso(now_us))
   settle().write_error(job, reason)
   redis.call('PERSIST', job)

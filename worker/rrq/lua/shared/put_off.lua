@@ -31,12 +31,14 @@ end
 local function put_off_job(id, worker_id, reason, jitter, letters)
   local is_put_off = false
   -- Of many times in a row only the first is kept in the history of the job; the others would push out all else.
+  settle().forget_troubles_of_earlier_life(prefix .. 'job:' .. id)
   local is_known = redis.call('HGET', prefix .. 'job:' .. id, 'unknown_since_ms')
   give_back(id, worker_id, reason, letters, function(job, _, seen)
     local waited_ms = now_ms - first_met_ms(job)
     local delay_ms = math.max(FIRST_DELAY_MS, math.min(waited_ms * PART, LONGEST_DELAY_MS)) * jitter
     local queue, due_ms = home_queue(seen[4], seen[6]), now_ms + math.floor(delay_ms)
-    redis.call('HSET', job, 'status', 'PENDING', 'last_error', reason, 'next_scheduled_run_time', iso(due_ms * 1000))
+    redis.call('HSET', job, 'status', 'PENDING', 'next_scheduled_run_time', iso(due_ms * 1000))
+    settle().write_error(job, reason)
     -- A head start counts from when a job is first due.
     redis.call('HDEL', job, 'boost_ms')
     redis.call('PERSIST', job)

@@ -27,6 +27,15 @@ local function forget_troubles(job)
   end
 end
 
+-- What was counted in an earlier life of this id says nothing about the present one. Producers of an older version do not
+-- know these fields, but each enqueue writes enqueue_time.
+local function forget_troubles_of_earlier_life(job)
+  local seen = redis.call('HMGET', job, 'enqueue_time', 'troubles_of')
+  if seen[1] == seen[2] then return end
+  forget_troubles(job)
+  if seen[1] then redis.call('HSET', job, 'troubles_of', seen[1]) end
+end
+
 -- A failed attempt is counted and the job queued again. A queued job never has an expiry.
 local function queue_retry(id, job, queue, due_ms, reason, status, error_type)
   local retries = count_attempt(job)
@@ -105,4 +114,4 @@ local function mark_cancelled(id, ttl_seconds, unique_key, waited_for)
   tell_waiters(id, 'CANCELLED', waited_for, ttl_seconds)
 end
 
-return {count_attempt = count_attempt, write_error = write_error, queue_retry = queue_retry, note_attempt = note_attempt, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
+return {forget_troubles_of_earlier_life = forget_troubles_of_earlier_life, count_attempt = count_attempt, write_error = write_error, queue_retry = queue_retry, note_attempt = note_attempt, tell_waiters = tell_waiters, drop_expired_letters = drop_expired_letters, bury = bury, mark_cancelled = mark_cancelled}
