@@ -210,7 +210,7 @@ def find_client(policy: AccessPolicy, peer: str, forwarded_for: Sequence[str]) -
     client = _parse_address(peer)
     hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
     while client is not None and hops and is_proxy(policy, str(client)):
-        hop = _parse_address(hops.pop())
+        hop = _parse_address(_strip_port(hops.pop()))
         if hop is None:
             break
         client = hop
@@ -346,6 +346,15 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _strip_port(hop: str) -> str:
+    """Return the address of `203.0.113.9:5555`, `[2001:db8::1]:443` and of either without a port."""
+    bracketed, bracket, _ = hop.removeprefix("[").partition("]")
+    if hop.startswith("[") and bracket:
+        return bracketed
+    # With more colons it is an IPv6 address.
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
 def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
