@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -252,6 +253,21 @@ def test_the_session_key_of_the_dashboard_stays_and_is_added_where_it_is_missing
     install(helm, namespace, **values)
     assert read_secret(desk, "view-token", name) == before["view-token"]
     assert len(read_secret(desk, "session-key", name)) >= 32
+
+
+def test_a_secret_of_tokens_without_a_session_key_is_refused_with_the_command_that_adds_it(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    desk = PoolDesk(plane, namespace)
+    desk.kubectl("create", "secret", "generic", "tokens", "--from-literal=view-token=view-token-of-the-shop")
+    dashboard = {"redis": {"existingSecret": "shop-redis"}, "auth": {"existingSecret": "tokens"}}
+    values: dict[str, Any] = {"dashboard": {"enabled": True, **dashboard}}
+    with pytest.raises(HelmFailed, match=r"Secret tokens of .* has no session-key") as refused:
+        install(helm, namespace, **values)
+    command = str(refused.value).partition("Add it: kubectl ")[2].strip()
+    desk.kubectl(*shlex.split(command.replace("'$(openssl rand -hex 32)'", "0123456789abcdef" * 2)))
+    install(helm, namespace, **values)
+    assert len(read_secret(desk, "session-key", "tokens")) == 32
 
 
 async def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(

@@ -104,7 +104,9 @@ async def test_a_session_key_that_others_know_is_refused(commands: CommandLine, 
     key.write_text("short")
     assert "could be guessed" in await commands.refused("dashboard", "--session-key-file", str(key))
     missing = str(tmp_path / "missing")
-    assert "openssl rand -hex 32" in await commands.refused("dashboard", "--session-key-file", missing)
+    line = await commands.refused("dashboard", "--session-key-file", missing)
+    assert "openssl rand -hex 32" in line
+    assert "add the key to the Secret" in line
 
 
 async def test_without_aiohttp_it_names_the_extra(commands: CommandLine, tmp_path: Path) -> None:

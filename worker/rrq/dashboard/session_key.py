@@ -29,7 +29,8 @@ def read_session_key(path: Path) -> bytes:
     except OSError as error:
         raise SettingsError(
             f"The file of {_OPTION}, {path}, cannot be read: {error.strerror or error}. Write a random key into it, "
-            "for instance the output of `openssl rand -hex 32`, or name another file."
+            "for instance the output of `openssl rand -hex 32`, or name another file. For a Secret in a volume, add the key "
+            "to the Secret."
         ) from error
     # As ssh does: a file of another user, such as a Secret that the kubelet mounts, is that user's business.
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
