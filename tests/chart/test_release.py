@@ -270,6 +270,20 @@ def test_a_secret_of_tokens_without_a_session_key_is_refused_with_the_command_th
     assert len(read_secret(desk, "session-key", "tokens")) == 32
 
 
+def test_the_notes_warn_of_an_ingress_behind_which_all_clients_have_one_address(
+    plane: ControlPlane, helm: Helm, namespace: str
+) -> None:
+    dashboard: dict[str, Any] = {
+        "enabled": True,
+        "redis": {"existingSecret": "shop-redis"},
+        "ingress": {"enabled": True, "host": "jobs.example.com"},
+    }
+    warning = "WARNING: dashboard.proxy.from is empty"
+    assert warning in install(helm, namespace, "--dry-run=server", dashboard=dashboard)
+    dashboard["proxy"] = {"from": ["10.0.0.0/8"]}
+    assert warning not in install(helm, namespace, "--dry-run=server", dashboard=dashboard)
+
+
 async def test_the_configuration_of_the_evaluation_redis_is_one_that_redis_accepts(
     plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
 ) -> None:
