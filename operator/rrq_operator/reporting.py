@@ -226,10 +226,10 @@ class Reporter:
             return
         if self._figures_at is None:
             earliest = max(now, self._written_at + _FIGURES_SECONDS)
-            self._figures_at = self._shell.figure_slots.reserve(earliest)
+            self._figures_at = self._shell.figure_slots.reserve(earliest, now)
         if self._turn_at is None and self._has_turned():
             earliest = max(now, self._turn_written_at + _TURN_SECONDS)
-            self._turn_at = self._shell.turn_slots.reserve(earliest)
+            self._turn_at = self._shell.turn_slots.reserve(earliest, now)
 
     def _drop_past_slots(self) -> None:
         now = monotonic()

@@ -258,6 +258,23 @@ async def test_a_hundred_busy_pools_share_their_writes(desk: Desk, clock: Clock)
     assert max(gaps) <= 95, "every pool has its turn"
 
 
+async def test_a_condition_of_a_quiet_pool_beside_a_busy_one_is_written_at_once(
+    desk: Desk, clock: Clock
+) -> None:
+    assert await desk.say(limited(False))
+    clock.now += 1
+    assert await desk.say(limited(True))
+    clock.now += 3
+    assert not await desk.say(limited(False)), "the busy pool has its next turn later"
+    quiet = Reporter(("shop", "reports"), desk.shell)
+    body = BODY | {"metadata": BODY["metadata"] | {"name": "reports", "uid": "2"}}
+    this_round = Round(parse_record(body))
+    quiet.note(this_round, {}, [limited(False)])
+    await quiet.write()
+    quiet.note(this_round, {}, [limited(True)])
+    assert quiet.has_news
+
+
 async def test_a_new_leader_does_not_renew_all_figures_at_once(desk: Desk, clock: Clock) -> None:
     status = {"replicas": 1, "due": 1}
     keys = [("shop", f"pool-{number}") for number in range(30)]
