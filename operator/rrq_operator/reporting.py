@@ -10,7 +10,7 @@ from time import monotonic, time
 from typing import NamedTuple
 
 from rrq.flow import PoolReport
-from rrq_operator.kube import KubeError, KubeMissing, pools_path
+from rrq_operator.kube import KubeConflict, KubeError, KubeMissing, KubeRefused, pools_path
 from rrq_operator.scaling import Reason
 from rrq_operator.shell import Round, Shell
 from rrq_operator.spec import API_VERSION, KIND
@@ -73,6 +73,9 @@ class Reporter:
         self._wanted: Status | None = None
         self._conditions: tuple[Condition, ...] = ()
         self._written_conditions: tuple[Condition, ...] = ()
+        #: Whether a write without an answer may have taken effect: the API server may not have what was written last.
+        self._is_unsure = False
+        self._is_correction_urgent = False
         self._told: tuple[Condition, ...] = ()
         self._written_at = float("-inf")
         self._figures_at: float | None = None
@@ -150,7 +153,7 @@ class Reporter:
                 "metadata": {"name": name, "namespace": namespace, "uid": self._uid},
                 "status": wanted | {"conditions": dated},
             }
-            has_turned = self._has_turned()
+            has_turned, is_urgent = self._has_turned(), self._is_urgent()
             self._drop_past_slots()
             try:
                 await shell.kube.apply(f"{pools_path(namespace)}/{name}/status", manifest)
@@ -159,8 +162,12 @@ class Reporter:
             except KubeError as error:
                 shell.metrics.api_errors.labels(error.reason or "Other").inc()
                 logger.warning("status not written", extra={"resource": name, "error": str(error)})
+                if not isinstance(error, KubeConflict | KubeRefused):
+                    self._is_unsure = True
+                    self._is_correction_urgent |= is_urgent
                 return
             self._written, self._written_conditions = wanted, conditions
+            self._is_unsure = self._is_correction_urgent = False
             self._written_at = monotonic()
             if has_turned:
                 self._turn_written_at = self._written_at
@@ -247,10 +254,14 @@ class Reporter:
         )
 
     def _has_changed(self) -> bool:
-        return self._written != self._wanted or self._written_conditions != self._conditions
+        return (
+            self._is_unsure or self._written != self._wanted or self._written_conditions != self._conditions
+        )
 
     def _is_urgent(self) -> bool:
-        """Whether more than figures has changed."""
+        """Whether more than figures has changed, or may have to be corrected."""
+        if self._is_correction_urgent:
+            return True
         before = {entry.type: entry for entry in self._written_conditions}
         if before.keys() != {entry.type for entry in self._conditions}:
             return True

@@ -35,12 +35,15 @@ class FakeKube:
 
     def __init__(self) -> None:
         self.is_away = False
+        self.loses_answers = False
         self.written: list[dict[str, Any]] = []
 
     async def apply(self, path: str, manifest: dict[str, Any]) -> None:
         if self.is_away:
             raise KubeUnavailable("away")
         self.written.append(manifest["status"])
+        if self.loses_answers:
+            raise KubeUnavailable("timeout")
 
 
 class FakeEvents:
@@ -295,6 +298,31 @@ async def test_a_status_that_could_not_be_written_is_written_later(desk: Desk) -
     desk.kube.is_away = False
     assert await desk.say(ready("AtZero", True), due=1)
     assert len(desk.kube.written) == 1
+
+
+async def test_a_status_whose_answer_was_lost_is_corrected_when_the_pool_is_as_before(desk: Desk) -> None:
+    assert await desk.say(ready("AsDesired", True), replicas=1)
+    desk.kube.loses_answers = True
+    assert await desk.say(ready("Growing"), replicas=2)
+    assert await desk.say(ready("AsDesired", True), replicas=1), "this answer is lost as well"
+    desk.kube.loses_answers = False
+    assert await desk.say(ready("AsDesired", True), replicas=1)
+    assert [status["replicas"] for status in desk.kube.written] == [1, 2, 1, 1]
+    assert not await desk.say(ready("AsDesired", True), replicas=1)
+
+
+async def test_figures_whose_answer_was_lost_are_corrected_with_the_next_figures(
+    desk: Desk, clock: Clock
+) -> None:
+    assert await desk.say(ready("AsDesired", True), due=1)
+    clock.now += 15
+    desk.kube.loses_answers = True
+    assert await desk.say(ready("AsDesired", True), due=2)
+    desk.kube.loses_answers = False
+    assert not await desk.say(ready("AsDesired", True), due=1)
+    clock.now += 15
+    assert await desk.say(ready("AsDesired", True), due=1)
+    assert [status["due"] for status in desk.kube.written] == [1, 2, 1]
 
 
 async def test_nothing_is_written_that_stands_there_already(desk: Desk) -> None:
