@@ -191,7 +191,10 @@ def _decide_unread(
     kept = ScalingDecision(
         requested, Reason.QUEUE_UNREADABLE, f"{words}, so the size stays at {requested}", requested
     )
-    lowest, highest = min(policy.idle_replicas, policy.max_replicas), policy.max_replicas
+    # Nobody knows whether there is work; a pool above its idle size had some.
+    was_idle = requested <= policy.idle_replicas
+    highest = policy.max_replicas
+    lowest = min(policy.idle_replicas if was_idle else policy.min_replicas, highest)
     if policy.paused or lowest <= requested <= highest:
         return kept, memory
     if requested < lowest:

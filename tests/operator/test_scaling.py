@@ -282,10 +282,19 @@ def test_queues_that_cannot_be_read_are_not_empty_queues(requested: int) -> None
     [
         ({"scaling": Scaling(min_replicas=5)}, 5),
         ({"replicas": 8}, 8),
+        ({"scaling": Scaling(min_replicas=5, idle_replicas=0)}, 5),
+        ({"scaling": Scaling(min_replicas=5, idle_replicas=1)}, 1),
         ({"scaling": Scaling(min_replicas=5, idle_replicas=2)}, 2),
         ({"scaling": Scaling(min_replicas=5, paused=True)}, 1),
     ],
-    ids=["minReplicas", "kubectl scale", "idleReplicas: perhaps there is no work", "paused: the size stays"],
+    ids=[
+        "minReplicas",
+        "kubectl scale",
+        "minReplicas: the pool was not idle",
+        "idleReplicas: the pool was idle",
+        "idleReplicas, raised: the pool was idle",
+        "paused: the size stays",
+    ],
 )
 def test_a_pool_grows_to_its_floor_while_its_queues_cannot_be_read(
     spec: dict[str, Any], replicas: int
@@ -596,7 +605,8 @@ def test_a_size_is_never_outside_the_limits_nor_below_what_running_jobs_need(
         before = pool.requested
         decision = pool.step(workload, now_seconds)
         if workload is None:
-            assert decision.replicas == max(before, policy.idle_replicas)
+            was_idle = before <= policy.idle_replicas
+            assert decision.replicas == max(before, policy.idle_replicas if was_idle else policy.min_replicas)
             continue
         lowest = policy.min_replicas if workload.demand else policy.idle_replicas
         assert lowest <= decision.replicas <= policy.max_replicas
