@@ -55,7 +55,7 @@ class Children:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._made_of: tuple[int, str, str] | None = None
+        self._made_of: tuple[int, str, str, str] | None = None
         #: A digest, and what an earlier operator showed instead of it.
         self._inherited = ("", "")
         self._deployment: _Child | None = None
@@ -72,15 +72,15 @@ class Children:
     def prepare(self, pool: Pool, secret_version: SecretVersion | None) -> bool:
         """Build the manifests anew if they may have changed; returns whether something has to be written."""
         if secret_version is not None:
-            shown = self._choose_shown(pool, secret_version)
+            shown, digest = self._choose_shown(pool, secret_version), secret_version.digest
         elif self._made_of is not None:
-            shown = self._made_of[2]
+            shown, digest = self._made_of[2:]
         else:
             return False  # nobody knows yet which Redis the workers shall use
-        made_of = (pool.generation, pool.uid, shown)
+        made_of = (pool.generation, pool.uid, shown, digest)
         if self._made_of != made_of:
             self._made_of = made_of
-            self._deployment = _Child(build_deployment(pool, shown))
+            self._deployment = _Child(build_deployment(pool, shown, digest))
             self._budget = _Child(build_disruption_budget(pool))
             self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
         if (in_the_way := self._count_predecessors(pool)) < self._in_the_way:
@@ -102,11 +102,14 @@ class Children:
         """Return what the pod template shows of the Secret: the digest of its value.
 
         Earlier operators showed the resource version. If the Secret still has that version, the pods have its current
-        value, and what is shown stays until the value changes: an upgrade rolls no pods.
+        value, and what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells
+        later operators the same, also after the Secret has got another version.
         """
         live = self._shell.world.deployments.get(pool.key)
-        if live is not None and live.secret_shown and live.secret_shown == version.resource_version:
-            self._inherited = version.digest, live.secret_shown
+        if live is not None and live.secret_shown and version.digest:
+            is_version = live.secret_shown == version.resource_version
+            if is_version or live.secret_digest == version.digest:
+                self._inherited = version.digest, live.secret_shown
         digest, shown = self._inherited
         return shown if digest == version.digest else version.digest
 

@@ -21,6 +21,8 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": MANAGER}
 MANAGED_SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
 DIGEST_ANNOTATION = f"{GROUP}/manifest-digest"
 SECRET_ANNOTATION = f"{GROUP}/redis-secret-version"
+#: On the Deployment itself, where it rolls no pods.
+SECRET_DIGEST_ANNOTATION = f"{GROUP}/redis-secret-digest"
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 CONTAINER = "worker"
 HTTP_PORT = 8080
@@ -49,14 +51,21 @@ def build_selector(pool: Pool) -> str:
     return f"{POOL_LABEL}={pool.name}"
 
 
-def build_deployment(pool: Pool, secret_digest: str) -> Manifest:
-    """Return the Deployment of a pool; a new value of its Redis Secret rolls the pods."""
-    template = build_pod_template(pool, secret_digest, arguments=build_arguments(pool), restart="Always")
+def build_deployment(pool: Pool, secret_shown: str, secret_digest: str = "") -> Manifest:
+    """Return the Deployment of a pool; a change of ``secret_shown`` rolls the pods.
+
+    Where that is not the digest of the value, because an earlier operator showed something else, the Deployment keeps the
+    digest beside it.
+    """
+    template = build_pod_template(pool, secret_shown, arguments=build_arguments(pool), restart="Always")
+    metadata = _metadata(pool, pool.name)
+    if secret_digest not in ("", secret_shown):
+        metadata["annotations"] = {SECRET_DIGEST_ANNOTATION: secret_digest}
     return _sealed(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": _metadata(pool, pool.name),
+            "metadata": metadata,
             "spec": {
                 "selector": {"matchLabels": {POOL_LABEL: pool.name}},
                 # New pods first, then old ones drain: a roll-out takes no capacity away.
@@ -329,4 +338,6 @@ def _sealed(manifest: Manifest) -> Manifest:
     """Return the manifest with a digest of itself, by which a changed one is known without comparing fields."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return manifest | {"metadata": manifest["metadata"] | {"annotations": {DIGEST_ANNOTATION: digest}}}
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}
+    return manifest | {"metadata": metadata | {"annotations": annotations}}

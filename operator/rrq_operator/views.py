@@ -17,6 +17,7 @@ from rrq_operator.manifests import (
     POOL_LABEL,
     RUN_LABEL,
     SECRET_ANNOTATION,
+    SECRET_DIGEST_ANNOTATION,
 )
 
 Raw = Mapping[str, Any]
@@ -94,6 +95,8 @@ class DeploymentView:
     """Whether its controller has taken note of the spec as it is now."""
     secret_shown: str = ""
     """What its pod template shows of the Redis Secret."""
+    secret_digest: str = ""
+    """The digest of the value that the Secret had then, where the template shows something else."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         scaled_by=_find_scaler(metadata.get("managedFields") or ()),
         is_observed=is_observed,
         secret_shown=_annotations_of(spec.get("template") or {}).get(SECRET_ANNOTATION, ""),
+        secret_digest=_annotations_of(raw).get(SECRET_DIGEST_ANNOTATION, ""),
     )
 
 

@@ -39,6 +39,7 @@ class Cluster:
         self.sizes: list[int] = []
         self.refuses_sizes = False
         self.templates: list[Manifest] = []
+        self.metadata: list[Manifest] = []
         self.left: dict[str, Manifest] = {}
         """What an earlier pool has left, by kind."""
 
@@ -50,6 +51,7 @@ class Cluster:
     async def apply(self, path: str, manifest: Manifest) -> Manifest:
         if manifest["kind"] == "Deployment":
             self.templates.append(manifest["spec"]["template"])
+            self.metadata.append(manifest["metadata"])
         return manifest | {"spec": manifest.get("spec", {})}
 
     async def apply_scale(self, path: str, name: str, namespace: str, replicas: int) -> int:
@@ -182,6 +184,35 @@ async def test_an_operator_after_an_upgrade_rolls_pods_only_when_the_value_of_th
     successor.world.deployments[KEY] = replace(successor.world.deployments[KEY], secret_shown="7")
     desk = successor
     assert await read_shown(SecretVersion("second", "9")) == "second", "changed while no operator ran"
+
+
+async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_secret_was_annotated(
+    desk: Desk,
+) -> None:
+    async def apply(desk: Desk, live: DeploymentView, version: SecretVersion) -> DeploymentView:
+        assert desk.record.pool is not None
+        desk.world.deployments[KEY] = live
+        this_round = Round(desk.record, ("default",), secret_version=version)
+        desk.controller.decide(this_round, desk.record.pool)
+        await desk.controller.act(this_round, desk.record.pool)
+        metadata, template = desk.cluster.metadata[-1], desk.cluster.templates[-1]
+        return replace(
+            live,
+            secret_shown=template["metadata"]["annotations"]["rrq.dev/redis-secret-version"],
+            secret_digest=metadata["annotations"].get("rrq.dev/redis-secret-digest", ""),
+        )
+
+    # The operator before the upgrade showed the resource version.
+    upgraded = replace(desk.world.deployments[KEY], secret_shown="7")
+    upgraded = await apply(desk, upgraded, SecretVersion("first", "7"))
+    annotated = await apply(Desk(), upgraded, SecretVersion("first", "8"))
+    assert annotated.secret_shown == "7"
+    again = await apply(Desk(), annotated, SecretVersion("first", "9"))
+    assert again.secret_shown == "7"
+    changed = await apply(Desk(), again, SecretVersion("second", "10"))
+    assert (changed.secret_shown, changed.secret_digest) == ("second", "")
+    without_secret = await apply(Desk(), replace(again, secret_digest=""), SecretVersion("second", "10"))
+    assert without_secret.secret_shown == "second"
 
 
 async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_left(desk: Desk) -> None:

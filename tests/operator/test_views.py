@@ -123,7 +123,9 @@ def test_a_deployment_tells_what_its_pods_show_of_their_secret() -> None:
     raw = deployment()
     assert parse_deployment(raw).secret_shown == ""
     raw["spec"]["template"] = annotated
+    raw["metadata"]["annotations"] = {"rrq.dev/redis-secret-digest": "first"}
     assert parse_deployment(raw).secret_shown == "7"
+    assert parse_deployment(raw).secret_digest == "first"
 
 
 def test_the_digest_of_a_deployment_knows_nothing_of_replicas() -> None:
