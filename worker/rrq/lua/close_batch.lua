@@ -6,7 +6,7 @@
 -- The first write is one that Redis allows when it is out of memory. By then all jobs are queued.
 redis.call('HDEL', KEYS[1], 'open')
 -- A queued job has no expiry, so its batch must have none either: it may be due, or held back, for longer than any.
-if redis.call('HEXISTS', KEYS[1], 'ended') == 0 then
+if not redis.call('HGET', KEYS[1], 'ended') then
   redis.call('PERSIST', KEYS[1])
   redis.call('PERSIST', KEYS[2])
 end
