@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -284,8 +285,9 @@ async def test_figures_of_a_busy_queue_are_written_now_and_then(
         await client.enqueue("greet")
         count += 1
         versions.add(version_of(desk, "rrqpool"))
-    # One write may say that the work asks for more than maxReplicas.
-    assert len(versions) <= 2 + (time.monotonic() - began_at) / 15, "once in 15 seconds"
+    # The status before, one write that says that the work asks for more than maxReplicas, and figures once in 15 seconds,
+    # which may fall into these seven at any moment.
+    assert len(versions) <= 2 + math.ceil((time.monotonic() - began_at) / 15)
     assert desk.replicas() == 0, "a paused pool keeps its size"
     await eventually(lambda: desk.status()["due"] == count, 30)
 
