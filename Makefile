@@ -27,42 +27,55 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 check: static ## Format, lint, types, import contracts and the fast tests
 	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow"
 
-# The check is not called from here: it would run the fast tests a second time. The last lines put together what all
-# steps ran, what this machine cannot host, and why; also after a failure, which ends the steps.
-STEPS := static tests coverage chaos stories images
-test: $(VENV)/.ready ## Everything in check, the slow tests, at least 90 % branch coverage, chaos, images and stories where they can run
-	@report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && export TIER_REPORT="$$report" && status=0 && \
-	for step in $(STEPS); do \
-	    if [ $$status -ne 0 ]; then outcome="not reached"; \
-	    elif $(MAKE) --no-print-directory test-$$step; then outcome=passed; \
-	    else outcome=FAILED; status=1; fi; \
+# Each step runs, also after one that failed. The last lines put together what all steps ran, what this machine cannot
+# host, and why.
+run-steps = report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && export TIER_REPORT="$$report" && status=0 && \
+	for step in $(1); do \
+	    if $(MAKE) --no-print-directory test-$$step; then outcome=passed; else outcome=FAILED; status=1; fi; \
 	    set -- "$$@" "$$step=$$outcome"; \
-	done; $(TIERS) tell "$$@"; exit $$status
+	done; $(TIERS) tell "make $@" "$$@"; exit $$status
 
-.PHONY: $(STEPS:%=test-%)
+TEST_STEPS := static tests coverage chaos
+test: $(VENV)/.ready ## Format, lint, types, all tests that need Python alone, coverage, 30 seconds of chaos (8 min)
+	@$(call run-steps,$(TEST_STEPS))
+
+CLUSTER_STEPS := control-plane stories images long-chaos
+test-cluster: $(VENV)/.ready ## What needs more than Python: control plane, chart, browser, stories on pods, images, chaos (25 min)
+	@$(call run-steps,$(CLUSTER_STEPS))
+
+.PHONY: test-cluster $(TEST_STEPS:%=test-%) $(CLUSTER_STEPS:%=test-%) coverage
 test-static: static
 
 test-tests: $(VENV)/.ready
-	@$(CLUSTER)/kubernetes_build.py --if-possible
 	@rm -f .coverage .coverage.*
-# Kubernetes is written in Go, which here may take memory to spare processor time.
-	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT)
+	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT) -m "not cluster and not browser"
 
 test-coverage: $(VENV)/.ready
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='worker/*'
-	@if [ -n "$$RRQ_E2E_KUBECONFIG" ] || $(CLUSTER)/kubernetes_build.py >/dev/null 2>&1; \
-	then $(BIN)/coverage report --include='operator/*'; \
-	else $(TIERS) note "coverage of the operator" "no Kubernetes can be started here"; fi
+	$(BIN)/coverage report --include='operator/*' --omit='$(NEEDS_API_SERVER)'
 
 test-chaos: $(VENV)/.ready
-	@$(CHAOS) --seed $(CHANGE_SEED)
+	@$(CHAOS) --seconds 30 --seed $(CHANGE_SEED)
+
+# Kubernetes is written in Go, which here may take memory to spare processor time.
+test-control-plane: $(VENV)/.ready
+	@$(CLUSTER)/kubernetes_build.py --if-possible
+	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(PROCESSES) -m "cluster or browser"
+	@$(BIN)/coverage combine -q --append
 
 test-stories: $(VENV)/.ready
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
 	if [ $$status -eq 0 ]; then $(STORIES); elif [ $$status -ne $(NOT_HERE) ]; then exit $$status; fi
 
 test-images: images-test
+
+test-long-chaos: $(VENV)/.ready
+	@$(CHAOS) --seed $(CHANGE_SEED)
+
+coverage: $(VENV)/.ready ## Demand 90 % of branches over what make test and make test-cluster ran
+	$(BIN)/coverage report --include='worker/*'
+	$(BIN)/coverage report --include='operator/*'
 
 # Both at once, as either keeps one processor busy.
 static: $(VENV)/.ready
