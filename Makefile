@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := uv==0.13.7
-CODE   := worker operator tests examples bench
+CODE   := worker operator tools tests examples bench
 
 # Tests mostly wait, so one more at a time than there are processors; with twice as many of the long ones, the programs
 # that they start would wait for each other. PROCESSES=0 runs one test after the other.
@@ -60,7 +60,7 @@ test-chaos: $(VENV)/.ready
 
 # Kubernetes is written in Go, which here may take memory to spare processor time.
 test-control-plane: $(VENV)/.ready
-	@$(CLUSTER)/kubernetes_build.py --if-possible
+	@$(TOOLS)/kubernetes_build.py --if-possible
 	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(PROCESSES) -m "cluster or browser"
 	@$(BIN)/coverage combine -q --append
 
@@ -84,7 +84,7 @@ static: $(VENV)/.ready
 .PHONY: static-types static-rest
 static-types:
 	$(BIN)/mypy
-	$(BIN)/mypy tests examples
+	$(BIN)/mypy tests tools examples
 
 static-rest: verify
 	$(BIN)/ruff format --check .
@@ -98,18 +98,18 @@ VALUES_SCHEMA := charts/rrq/values.schema.json
 crd: $(VENV)/.ready ## Write the custom resource definition anew from the models of the operator
 	@$(BIN)/python -m rrq_operator.crd >$(CRD).new && mv $(CRD).new $(CRD)
 	@for copy in $(CRD_COPIES); do cp $(CRD) "$$copy"; done
-	@$(BIN)/python tests/chart/chart_schema.py >$(VALUES_SCHEMA).new && mv $(VALUES_SCHEMA).new $(VALUES_SCHEMA)
+	@$(BIN)/python tools/chart_schema.py >$(VALUES_SCHEMA).new && mv $(VALUES_SCHEMA).new $(VALUES_SCHEMA)
 
 # crds/ is what people apply, and what the chart copies; the models of the operator are what it is made of.
 verify: $(VENV)/.ready ## Fail when a generated file differs from the code that it is made of
 	@for file in $(CRD) $(CRD_COPIES); do \
 	    $(BIN)/python -m rrq_operator.crd | cmp -s - "$$file" || \
 	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
-	@$(BIN)/python tests/chart/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
+	@$(BIN)/python tools/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
 	    { echo "make: the pools in $(VALUES_SCHEMA) differ from $(CRD). Run make crd and commit what it writes." >&2; exit 1; }
-	@$(BIN)/python tests/chart/chart_readme.py --check
+	@$(BIN)/python tools/chart_readme.py --check
 	@$(REFERENCE) --check
-	@$(SUPPORT)/chart_package.py
+	@$(TOOLS)/chart_package.py
 
 fmt: $(VENV)/.ready ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format .
@@ -140,11 +140,11 @@ soak-nightly: $(VENV)/.ready ## The same for ten minutes
 	@$(SOAK) --seconds 600 $(ARGS)
 
 audit: $(VENV)/.ready ## Ask the package index what is known against every locked version
-	@$(SUPPORT)/audit_locks.py
+	@$(TOOLS)/audit_locks.py
 
 # An index that cannot tell of every version, or cannot be reached, is told and does not keep the rest from running.
 nightly: $(VENV)/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
-	@$(SUPPORT)/audit_locks.py || [ $$? -eq $(NOT_KNOWN) ]
+	@$(TOOLS)/audit_locks.py || [ $$? -eq $(NOT_KNOWN) ]
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200
 
@@ -163,16 +163,17 @@ images-test: $(VENV)/.ready ## Build the images and run them locked down (starts
 	$(BIN)/pytest -q -rs -m docker tests/images
 
 sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
-	@$(SUPPORT)/image_bundle.py --sbom dist
+	@$(TOOLS)/image_bundle.py --sbom dist
 
 # Refuses a changed tree and a version without its section in CHANGELOG.md; ARGS="--snapshot" makes files to try out.
 release: $(VENV)/.ready ## Make wheel, sdist, chart, images, inventories, provenance and checksums in dist/
-	@$(SUPPORT)/release.py $(ARGS)
+	@$(TOOLS)/release.py $(ARGS)
 
-RUN_HERE := PYTHONPATH=tests/support:tests/e2e/cluster $(BIN)/python
+TOOLS    := PYTHONPATH=tools $(BIN)/python tools
+RUN_HERE := PYTHONPATH=tools:tests/support:tests/e2e/cluster $(BIN)/python
 SUPPORT  := $(RUN_HERE) tests/support
 TIERS    := $(SUPPORT)/tier_report.py
-CHAOS    := PYTHONPATH=tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
+CHAOS    := PYTHONPATH=tools:tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
 # Other faults for every change, and the same ones for whoever looks at that change again.
 CHANGE_SEED = $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 7)))
 SOAK     := $(RUN_HERE) tests/leaks/soak.py
@@ -191,7 +192,7 @@ e2e: $(VENV)/.ready ## Run the user stories on a real Kubernetes with real pods 
 	$(STORIES)
 
 cluster-build: $(VENV)/.ready ## Build what the clusters of the tests run (once, 15 min; needs Go, and root for packages)
-	@$(CLUSTER)/kubernetes_build.py
+	@$(TOOLS)/kubernetes_build.py
 
 cluster-up: $(VENV)/.ready ## Start a Kubernetes of two nodes that stays (needs Go and root)
 	@$(CLUSTER)/standing_cluster.py up
@@ -203,12 +204,12 @@ kind-test: $(VENV)/.ready ## Run the first story on a whole cluster by kind, on 
 	$(BIN)/pytest -q -rs -m docker tests/e2e/cluster/test_kind_cluster.py
 
 dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md anew (2 min; look at them before you commit)
-	@$(SUPPORT)/dashboard_screenshots.py
+	@$(TOOLS)/screenshots/dashboard_screenshots.py
 
 chart-docs: $(VENV)/.ready ## Write the table of values in the chart's README anew
-	@$(BIN)/python tests/chart/chart_readme.py
+	@$(BIN)/python tools/chart_readme.py
 
-REFERENCE := PYTHONPATH=tests/support:tests/chart $(BIN)/python tests/docs/reference.py
+REFERENCE := $(TOOLS)/docs/reference.py
 reference: $(VENV)/.ready ## Write the tables of docs/reference anew from the code
 	@$(REFERENCE)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from prometheus_client.metrics_core import Metric
+    from operator_series import Series
 
 _SELECTION = re.compile(r"\b(rrq_\w+)(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
@@ -21,9 +21,6 @@ _GROUPING = re.compile(r"\bby \(([^)]*)\) \(")
 _PAIRING = re.compile(r"\bon \(([^)]*)\)")
 _ALL_IN_ONE = re.compile(r"\b(?:sum|min|max|count|avg|absent) ?\(")
 _CHOICES = re.compile(r"label_values\((.+), (\w+)\)$")
-
-#: Values of each label of each series, by the name of the series.
-Series = dict[str, dict[str, set[str]]]
 
 
 @dataclass(frozen=True)
@@ -90,17 +87,6 @@ def find_labels_left(expression: str, exported: Series) -> set[str]:
     first = _SELECTION.search(expression)
     assert first is not None, expression
     return set(exported.get(first[1], ()))
-
-
-def read_series(families: Iterable[Metric]) -> Series:
-    """Return what is really served; a family without a sample is not."""
-    series: Series = {}
-    for family in families:
-        for sample in family.samples:
-            labels = series.setdefault(sample.name, {})
-            for label, value in sample.labels.items():
-                labels.setdefault(label, set()).add(value)
-    return series
 
 
 def is_granted(wish: Wish, exported: Series) -> bool:

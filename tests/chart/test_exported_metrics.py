@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fleet import enqueue_some
 from monitoring import list_dashboard_expressions, list_targets, render_rules
-from operator_series import read_operator_series
+from operator_series import Series, read_operator_series, read_series
 from pod import Pod
-from promql import Series, find_labels_left, find_metrics, find_wishes, is_granted, read_series
+from promql import find_labels_left, find_metrics, find_wishes, is_granted
 from rrq.client import RRQClient
 from rrq.settings import RRQSettings
 from waiting import eventually

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kubernetes_build import Programs
 
 
-CLUSTER_MODULES = Path(__file__).parent / "cluster"
 # Starts a cluster, says so, and then waits to be killed.
 STARTS_AND_WAITS = """
 import sys, time
@@ -118,7 +117,7 @@ async def test_a_cluster_that_ends_leaves_nothing_behind(programs: Programs, tmp
 async def test_a_killed_test_run_takes_its_cluster_along(programs: Programs, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTS_AND_WAITS, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(CLUSTER_MODULES)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
     ) as starter:

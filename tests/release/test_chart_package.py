@@ -73,14 +73,14 @@ def test_make_verify_ends_with_an_error_where_the_chart_is_of_another_version(tm
     recipe = subprocess.run(
         ["make", "-n", "verify"], cwd=root, check=True, capture_output=True, text=True
     ).stdout
-    assert "tests/support/chart_package.py" in recipe
+    assert "tools/chart_package.py" in recipe
 
-    script = tmp_path / "tests" / "support" / "chart_package.py"
+    script = tmp_path / "tools" / "chart_package.py"
     script.parent.mkdir(parents=True)
-    shutil.copy(root / "tests" / "support" / "chart_package.py", script)
+    shutil.copy(root / "tools" / "chart_package.py", script)
     chart = tmp_path / "charts" / "rrq" / "Chart.yaml"
     chart.parent.mkdir(parents=True)
-    path = os.pathsep.join(str(root / folder) for folder in ("tests/support", "tests/e2e/cluster"))
+    path = str(root / "tools")
 
     def verify(text: str) -> subprocess.CompletedProcess[str]:
         chart.write_text(text)

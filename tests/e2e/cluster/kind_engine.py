@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from control_groups import remove_groups
 from docker_engine import DockerEngine, wait_for_answer
-from kubernetes_build import HERE, CannotHostKubernetes
+from kind_programs import KIND_SOURCES
+from kubernetes_build import CannotHostKubernetes
 from machine import Machine, lay_cable
 
 if TYPE_CHECKING:
@@ -120,5 +121,5 @@ def runtime_options() -> tuple[str, ...]:
     bounds = next(line.split()[1] for line in status if line.startswith("CapBnd:"))
     if int(bounds, 16) & SYS_RESOURCE:
         return ()
-    program = HERE / "kind" / "without-sys-resource.sh"
+    program = KIND_SOURCES / "without-sys-resource.sh"
     return ("--add-runtime", f"without-sys-resource={program}", "--default-runtime", "without-sys-resource")

@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 
 from kubernetes_build import (
-    HERE,
     CannotHostKubernetes,
     GoModule,
     cache_folder,
@@ -21,6 +20,7 @@ from kubernetes_build import (
 )
 from progress import CommandFailed, alone
 
+KIND_SOURCES = Path(__file__).parent / "kind"
 # The one that the pinned kind is made for; another kind takes it as well.
 PUBLISHED_NODE_IMAGE = (
     "kindest/node:v1.34.0@sha256:7416a61b42b1662ca6ca89f02028ac133a309a2a30ba309614e8ec94d976dc5a"
@@ -32,7 +32,7 @@ class KindModule(GoModule):
 
     @property
     def source(self) -> Path:
-        return HERE / "kind"
+        return KIND_SOURCES
 
     def digest(self) -> str:
         """Of what Go reads: the folder also has what the node image is made of."""

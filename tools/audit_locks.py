@@ -21,7 +21,7 @@ from typing import Any
 
 from pip._internal.models.index import PyPI  # no public name tells it
 
-LOCKS = Path(__file__).parents[2] / "requirements"
+LOCKS = Path(__file__).parents[1] / "requirements"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _TIMEOUT_SECONDS = 20.0
 CLEAN, FOUND, UNKNOWN = 0, 1, 3

@@ -26,7 +26,7 @@ from rrq.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 CHART = REPOSITORY / "charts" / "rrq"
 # How SemVer, which Helm insists on, spells what Python writes as 1.0.0a1, 1.0.0b1 and 1.0.0rc1.
 PRE_RELEASES = {"a": "alpha", "b": "beta", "rc": "rc"}
@@ -140,7 +140,7 @@ def main() -> int:
     try:
         check_chart()
     except ChartDiffers as difference:
-        print(f"make: {difference}", file=sys.stderr)  # noqa: T201 - this is a command
+        print(f"make: {difference}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,20 +7,27 @@ give. What they count while they act is counted by hand: that takes an API serve
 from __future__ import annotations
 
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pools import build_pool
-from promql import Series, read_series
 from rrq.messages import Observation, QueueObservation
 from rrq_operator.burst_pool import BurstPool
 from rrq_operator.manifests import POOL_LABEL, RUN_LABEL
 from rrq_operator.metrics import Metrics
 from rrq_operator.replica_pool import ReplicaPool
 from rrq_operator.shell import Round, Shell
+from rrq_operator.spec import API_VERSION, KIND
 from rrq_operator.views import format_time, parse_job, parse_pod
 from rrq_operator.world import World, parse_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+#: Values of each label of each series, by the name of the series.
+Series = dict[str, dict[str, set[str]]]
 
 NAMESPACE = "shop"
 NEVER_SOON = "0 0 1 1 *"
@@ -32,12 +39,12 @@ def read_operator_series() -> Series:
     nobody: Any = None
     shell = Shell(nobody, world, nobody, metrics)
     world.set_pod(None, parse_pod(_crashing_pod("emails")))
-    _look(ReplicaPool(("shop", "emails"), shell), build_pool("emails", scaling={"maxReplicas": 1}))
+    _look(ReplicaPool(("shop", "emails"), shell), _pool("emails", scaling={"maxReplicas": 1}))
     world.set_job(None, parse_job(_failed_run("imports")))
-    _look(BurstPool(("shop", "imports"), shell), build_pool("imports", type="Job", job={"start": "WhenDue"}))
+    _look(BurstPool(("shop", "imports"), shell), _pool("imports", type="Job", job={"start": "WhenDue"}))
     _look(
         BurstPool(("shop", "nightly"), shell),
-        build_pool("nightly", type="Job", job={"start": "OnSchedule", "schedule": NEVER_SOON}),
+        _pool("nightly", type="Job", job={"start": "OnSchedule", "schedule": NEVER_SOON}),
     )
     metrics.count_calls(lambda: 1, lambda: 1)
     metrics.decisions.labels(NAMESPACE, "emails", "Backlog").inc()
@@ -46,6 +53,27 @@ def read_operator_series() -> Series:
     metrics.reaction_seconds.observe(0.1)
     metrics.tick_seconds.observe(0.1)
     return read_series(text_string_to_metric_families(metrics.expose().decode()))
+
+
+def read_series(families: Iterable[Metric]) -> Series:
+    """Return what is really served; a family without a sample is not."""
+    series: Series = {}
+    for family in families:
+        for sample in family.samples:
+            labels = series.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+    return series
+
+
+def _pool(name: str, **spec: Any) -> dict[str, Any]:
+    whole = {
+        "queues": ["default"],
+        "redis": {"url": "redis://127.0.0.1:1/0"},
+        "worker": {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10},
+        **spec,
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": whole}
 
 
 def _look(controller: ReplicaPool | BurstPool, manifest: dict[str, Any]) -> None:

@@ -64,4 +64,4 @@ def alone(lock: Path, busy: str = "another build is under way") -> Iterator[int]
 
 
 def say(text: str) -> None:
-    print(f"cluster: {text}", flush=True)  # noqa: T201  speaks to the person who runs make
+    print(f"cluster: {text}", flush=True)

@@ -17,7 +17,7 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CHART = Path(__file__).parents[2] / "charts" / "rrq"
+CHART = Path(__file__).parents[1] / "charts" / "rrq"
 BEGIN, END = "<!-- values -->\n", "<!-- /values -->\n"
 
 

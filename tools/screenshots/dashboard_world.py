@@ -1,7 +1,7 @@
 """A shop on a busy afternoon, for looking at the dashboard: everything that it can show, in one Redis.
 
 What the scripts keep is written here by hand, key by key, because an hour of traffic cannot be had in a second.
-`python tests/support/dashboard_world.py redis://…` fills an empty database and keeps it moving until Ctrl-C.
+`python tools/screenshots/dashboard_world.py redis://…` fills an empty database and keeps it moving until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ async def main(dsn: str) -> None:
     try:
         world = DashboardWorld(store)
         await world.fill()
-        print(f"{dsn} is full; Ctrl-C ends the traffic.")  # noqa: T201  says so to the person who started it
+        print(f"{dsn} is full; Ctrl-C ends the traffic.")
         while True:
             await world.tick(TICK_SECONDS)
             await asyncio.sleep(TICK_SECONDS)

@@ -87,7 +87,7 @@ def list_metrics(
             names = tuple(label for label in family.samples[0].labels if label != "le")
         else:
             raise Undescribed(
-                f"Metric {name} has no series, so its labels are not known. Have tests/chart/operator_series.py "
+                f"Metric {name} has no series, so its labels are not known. Have tools/docs/operator_series.py "
                 "give it a value."
             )
         yield code(name), family.type, ", ".join(map(code, names)), told

@@ -1,6 +1,6 @@
 """The programs that the clusters of the tests run: built once from Go modules, kept outside the clone.
 
-Each folder with a go.mod beside this file is one module, and all that its build reads; its digest is part of the
+Each folder with a go.mod in cluster/ is one module, and all that its build reads; its digest is part of the
 name of what is built, so that a change there makes a new build and an old clone still finds its own. etcd and what
 a node needs come from the system. `make cluster-build` runs this file; who starts a cluster asks it where the
 programs are.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CACHE_VARIABLE = "RRQ_CLUSTER_CACHE"
 KUBECONFIG_VARIABLE = "RRQ_E2E_KUBECONFIG"  # a cluster that tests use instead
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "cluster"
 ETCD = {"etcd": "etcd-server"}
 # What a node is made of, beside the kubelet: the container runtime, and the network of pods and Services.
 NODE_PACKAGES = {

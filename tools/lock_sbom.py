@@ -21,7 +21,7 @@ from image_sbom import SPEC_VERSION, build_component
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 PIN = re.compile(r"^([a-z0-9-]+)==(\S+)(?: ; (.+?))? \\$")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 PARENT = re.compile(r"^    #(?: via)? +([a-z0-9][a-z0-9-]*)$")

@@ -20,7 +20,7 @@ class Undescribed(Exception):
 def render_page(title: str, source: str, *parts: str) -> str:
     """Return a page; ``source`` is the code that its tables are made of."""
     note = (
-        f"<!-- Made by `make reference` from {source}: change the code, or tests/docs, and not this page. -->"
+        f"<!-- Made by `make reference` from {source}: change the code, or tools/docs, and not this page. -->"
     )
     return "\n\n".join([f"# {title}", note, *(part.strip("\n") for part in parts)]) + "\n"
 

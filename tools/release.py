@@ -21,9 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("support", "e2e/cluster")]
-
 from chart_package import ChartDiffers, find_helm, package_chart, parse_version
 from docker_engine import BASE_VARIABLE, DockerEngine, answers
 from image_sbom import write_sbom
@@ -35,6 +32,7 @@ from rrq.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+REPOSITORY = Path(__file__).parents[1]
 IMAGES = {"rrq-worker": "Dockerfile.worker", "rrq-operator": "Dockerfile.operator"}
 LOCKS = tuple(f"requirements/{name}.lock" for name in ("build", "worker", "operator", "dev"))
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
@@ -186,7 +184,7 @@ def make_release(folder: Path, tree: Tree, *, is_snapshot: bool, with_images: bo
 
 
 def tell(text: str) -> None:
-    print(f"release: {text}", flush=True)  # noqa: T201 - speaks to the person who runs make
+    print(f"release: {text}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.folder, tree, is_snapshot=options.snapshot, with_images=not options.without_images
         )
     except (CannotRelease, ChartDiffers, CommandFailed) as refusal:
-        print(f"make: no release. {refusal}", file=sys.stderr)  # noqa: T201 - this is a command
+        print(f"make: no release. {refusal}", file=sys.stderr)
         return 1
     for file in files:
         tell(f"{file.stat().st_size / 1000:>10,.0f} kB  {file.name}")

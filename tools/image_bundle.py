@@ -20,9 +20,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("support", "e2e/cluster")]
-
 from docker_engine import (
     BASE_VARIABLE,
     DockerEngine,
@@ -38,6 +35,7 @@ from rrq.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+REPOSITORY = Path(__file__).parents[1]
 WORKER, OPERATOR, EXAMPLE = "rrq-worker:test", "rrq-operator:test", "rrq-example:test"
 STORIES, NEXT_STORIES, REDIS = "rrq-e2e:test", "rrq-e2e:next", "rrq-redis:test"
 # Everything that the images are made of; folders with all that is in them.
@@ -52,8 +50,8 @@ SOURCES = (
     "pyproject.toml",
     "requirements",
     "tests/e2e/images",
-    "tests/support/image_bundle.py",
-    "tests/support/image_sbom.py",
+    "tools/image_bundle.py",
+    "tools/image_sbom.py",
     "worker",
 )
 ARCHIVE, SBOM_SUFFIX = "images.tar", ".cdx.json"

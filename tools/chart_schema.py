@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "charts" / "rrq" / "values.schema.json"
 DEFINITION = ROOT / "crds" / "rrqworkerpools.rrq.dev.yaml"
 
