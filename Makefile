@@ -226,6 +226,8 @@ lock: | python-is-fit ## Write requirements/*.lock anew from pyproject.toml
 	    --custom-compile-command "make lock" --output-file "requirements/$$name.lock" "$$@"; } && \
 	lock dev $(UPGRADE) --all-extras --group dev pyproject.toml && \
 	lock build --constraints requirements/dev.lock --group build && \
+	lock tools --group tools && \
+	lock package --constraints requirements/dev.lock --all-extras pyproject.toml && \
 	lock worker --constraints requirements/dev.lock pyproject.toml && \
 	lock operator --constraints requirements/dev.lock --extra operator pyproject.toml
 
