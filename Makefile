@@ -139,12 +139,12 @@ soak: $(VENV)/.ready ## Steady load for two hours, after which nothing may have 
 soak-nightly: $(VENV)/.ready ## The same for ten minutes
 	@$(SOAK) --seconds 600 $(ARGS)
 
-audit: $(VENV)/.ready ## Ask the package index what is known against every locked version
-	@$(TOOLS)/audit_locks.py
+audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every locked version
+	@$(TOOLS)/audit.py
 
-# An index that cannot tell of every version, or cannot be reached, is told and does not keep the rest from running.
-nightly: $(VENV)/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
-	@$(TOOLS)/audit_locks.py || [ $$? -eq $(NOT_KNOWN) ]
+# A service that cannot be reached, or does not know every version, is reported and stops nothing.
+nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
+	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200
 
@@ -162,11 +162,11 @@ images: ## Build the images rrq-worker and rrq-operator (needs a running Docker 
 images-test: $(VENV)/.ready ## Build the images and run them locked down (starts a Docker engine if root and none runs)
 	$(BIN)/pytest -q -rs -m docker tests/images
 
-sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/
-	@$(TOOLS)/image_bundle.py --sbom dist
+sbom: $(VENV)/.ready ## Write what is inside the images (CycloneDX) to dist/ (needs syft)
+	@$(TOOLS)/sbom.py dist
 
 # Refuses a changed tree and a version without its section in CHANGELOG.md; ARGS="--snapshot" makes files to try out.
-release: $(VENV)/.ready ## Make wheel, sdist, chart, images, inventories, provenance and checksums in dist/
+release: $(VENV)/.ready .venv-tools/.ready ## Make wheel, sdist, chart, images, inventories, provenance and checksums in dist/
 	@$(TOOLS)/release.py $(ARGS)
 
 TOOLS    := PYTHONPATH=tools $(BIN)/python tools
@@ -182,7 +182,7 @@ CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
 STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
-# What cluster_choice.py ends with where no cluster can be had, and audit_locks.py where the index cannot tell.
+# What cluster_choice.py ends with where no cluster can be had, and audit.py where the service cannot tell.
 NOT_HERE  := 3
 NOT_KNOWN := 3
 
@@ -232,7 +232,7 @@ lock: | python-is-fit ## Write requirements/*.lock anew from pyproject.toml
 	lock operator --constraints requirements/dev.lock --extra operator pyproject.toml
 
 clean: ## Remove the virtual environment, caches and build results
-	rm -rf $(VENV) dist build .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .venv-tools dist build .coverage .coverage.* htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -250,6 +250,12 @@ $(VENV)/.locked: requirements/dev.lock | python-is-fit
 	@$(BIN)/pip install -q --disable-pip-version-check --no-compile --require-hashes -r requirements/dev.lock
 # By all processors, where pip would take one. Some packages bring files for other versions of Python.
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@touch $@
+
+# What releases and audits need and tests do not.
+.venv-tools/.ready: requirements/tools.lock | python-is-fit
+	@$(PYTHON) -m venv --clear .venv-tools
+	@.venv-tools/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/tools.lock
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.locked pyproject.toml

@@ -27,13 +27,12 @@ from docker_engine import (
     base_digest,
     docker_engine,
 )
-from image_sbom import write_sbom
 from kubernetes_build import cache_folder
 from progress import CommandFailed, say
 from rrq.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[1]
 WORKER, OPERATOR, EXAMPLE = "rrq-worker:test", "rrq-operator:test", "rrq-example:test"
@@ -51,10 +50,9 @@ SOURCES = (
     "requirements",
     "tests/e2e/images",
     "tools/image_bundle.py",
-    "tools/image_sbom.py",
     "worker",
 )
-ARCHIVE, SBOM_SUFFIX = "images.tar", ".cdx.json"
+ARCHIVE = "images.tar"
 # Clones on the same machine take turns without building each time; a bundle is about 400 MB.
 KEPT_BUNDLES = 3
 UNFINISHED = "unfinished-images-"
@@ -92,7 +90,6 @@ class ImageSize:
 class Bundle:
     path: Path  # the archive, in the format of `docker save`
     sizes: Mapping[str, ImageSize]  # by tag
-    sboms: Sequence[Path]  # what is inside the images that users get
 
 
 def build_bundle(environment: Mapping[str, str] = os.environ) -> Bundle:
@@ -109,7 +106,7 @@ def build_bundle(environment: Mapping[str, str] = os.environ) -> Bundle:
         remove_old_bundles(folder)
     os.utime(folder)  # the ones that nobody used for longest are removed first
     archive = folder / ARCHIVE
-    return Bundle(archive, read_sizes(archive), sorted(folder.glob(f"*{SBOM_SUFFIX}")))
+    return Bundle(archive, read_sizes(archive))
 
 
 def bundle_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -156,8 +153,6 @@ def save_into(folder: Path, engine: DockerEngine) -> None:
     unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
     try:
         engine.run("save", "--output", str(unfinished / ARCHIVE), *tags)
-        for tag in (WORKER, OPERATOR):
-            write_sbom(engine, tag, unfinished / f"{tag.partition(':')[0]}{SBOM_SUFFIX}")
         unfinished.chmod(0o755)
         unfinished.rename(folder)  # in one step, so that an interrupted run leaves no half an archive
     except OSError:
@@ -214,9 +209,6 @@ def main() -> int:
         action="store_true",
         help="a machine that lacks something is told so, and is no error",
     )
-    parser.add_argument(
-        "--sbom", type=Path, metavar="FOLDER", help="also write what is inside the images here"
-    )
     arguments = parser.parse_args()
     try:
         bundle = build_bundle()
@@ -229,10 +221,6 @@ def main() -> int:
     for line in build_table(bundle.sizes).splitlines():
         say(line)
     say(f"images are in {bundle.path}")
-    if arguments.sbom is not None:
-        arguments.sbom.mkdir(parents=True, exist_ok=True)
-        for file in bundle.sboms:
-            say(f"inventory: {shutil.copy(file, arguments.sbom)}")
     return 0
 
 

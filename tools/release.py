@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,29 +24,29 @@ from typing import TYPE_CHECKING
 
 from chart_package import ChartDiffers, find_helm, package_chart, parse_version
 from docker_engine import BASE_VARIABLE, DockerEngine, answers
-from image_sbom import write_sbom
-from lock_sbom import read_lock_sbom
 from progress import CommandFailed
 from provenance import CHECKSUMS, Build, build_checksums, build_statement, file_digest
 from rrq.version import __version__
+from sbom import NO_SYFT, has_syft, write_image_sbom, write_package_sbom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[1]
+DISTRIBUTION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["name"]
 IMAGES = {"rrq-worker": "Dockerfile.worker", "rrq-operator": "Dockerfile.operator"}
-LOCKS = tuple(f"requirements/{name}.lock" for name in ("build", "worker", "operator", "dev"))
+LOCKS = tuple(f"requirements/{name}.lock" for name in ("build", "package", "worker", "operator", "dev"))
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 SNAPSHOT = 'make release ARGS="--snapshot"'
 
 
 # What an earlier release left; what others put into the folder is theirs.
 MADE_HERE = (
-    "rrq-*.whl",
-    "rrq-*.tar.gz",
+    "rrq[-_]*.whl",
+    "rrq[-_]*.tar.gz",
     "rrq-*.tgz",
     "rrq-*.image.*",
-    "rrq-[0-9]*.cdx.json",
+    f"{DISTRIBUTION}-[0-9]*.cdx.json",
     "rrq-*.intoto.json",
 )
 
@@ -142,9 +143,9 @@ def build_images(folder: Path, engine: DockerEngine, tree: Tree) -> Iterator[Pat
         archive = folder / f"{name}-{__version__}.image.tar"
         engine.run("save", "--output", str(archive), tag)
         yield archive
-        inventory = folder / f"{name}-{__version__}.image.cdx.json"
-        write_sbom(engine, tag, inventory)
-        yield inventory
+        if has_syft():
+            inventory = folder / f"{name}-{__version__}.image.cdx.json"
+            yield write_image_sbom(f"docker-archive:{archive}", name, __version__, inventory)
 
 
 def write_json(file: Path, document: object) -> Path:
@@ -159,8 +160,8 @@ def make_release(folder: Path, tree: Tree, *, is_snapshot: bool, with_images: bo
     empty(folder)
     files = build_distributions(REPOSITORY, folder, epoch)
     (wheel,) = (file for file in files if file.suffix == ".whl")
-    sbom = read_lock_sbom(__version__, file_digest(wheel))
-    files.append(write_json(folder / f"rrq-{__version__}.cdx.json", sbom))
+    inventory = folder / f"{DISTRIBUTION}-{__version__}.cdx.json"
+    files.append(write_package_sbom(inventory, __version__, file_digest(wheel), epoch))
     helm = find_helm(os.environ)
     tell(
         "chart: linted by Helm" if helm else "chart: there is no Helm here that could lint it; packed without"
@@ -172,12 +173,14 @@ def make_release(folder: Path, tree: Tree, *, is_snapshot: bool, with_images: bo
     elif answers(None):
         files += build_images(folder, DockerEngine(None, os.environ.get(BASE_VARIABLE)), tree)
         parts.append("images")
+        if not has_syft():
+            tell(f"inventories of the images: NOT WRITTEN. {NO_SYFT}")
     else:
         tell("images: NOT BUILT, because no Docker engine answers. Start one, or name it in DOCKER_HOST.")
     locks = {name: file_digest(REPOSITORY / name) for name in LOCKS}
     build = Build(__version__, tree.revision, is_snapshot, started_at, datetime.now(UTC), locks, parts)
     statement = build_statement(files, build, os.environ)
-    files.append(write_json(folder / f"rrq-{__version__}.intoto.json", statement))
+    files.append(write_json(folder / f"{DISTRIBUTION}-{__version__}.intoto.json", statement))
     sums = folder / CHECKSUMS
     sums.write_text(build_checksums(files))
     return [*sorted(files), sums]

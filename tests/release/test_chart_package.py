@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,10 +46,6 @@ def test_a_version_that_charts_cannot_have_is_refused(version: str) -> None:
         chart_version(version)
 
 
-def test_the_chart_of_the_project_has_the_version_of_the_package() -> None:
-    check_chart()
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(CHART, tmp_path / "rrq"))
@@ -66,34 +61,6 @@ def test_another_version_in_the_chart_is_found_and_named(copy: Path, field: str)
         check_chart(copy)
     assert f"{field}: 9.9.9" in str(refused.value)
     assert f"Write {field}: {right} there" in str(refused.value)
-
-
-def test_make_verify_ends_with_an_error_where_the_chart_is_of_another_version(tmp_path: Path) -> None:
-    root = CHART.parents[1]
-    recipe = subprocess.run(
-        ["make", "-n", "verify"], cwd=root, check=True, capture_output=True, text=True
-    ).stdout
-    assert "tools/chart_package.py" in recipe
-
-    script = tmp_path / "tools" / "chart_package.py"
-    script.parent.mkdir(parents=True)
-    shutil.copy(root / "tools" / "chart_package.py", script)
-    chart = tmp_path / "charts" / "rrq" / "Chart.yaml"
-    chart.parent.mkdir(parents=True)
-    path = str(root / "tools")
-
-    def verify(text: str) -> subprocess.CompletedProcess[str]:
-        chart.write_text(text)
-        return subprocess.run(
-            [sys.executable, script],
-            env={**os.environ, "PYTHONPATH": path}, check=False, capture_output=True, text=True,
-        )  # fmt: skip
-
-    ours = (CHART / "Chart.yaml").read_text()
-    assert verify(ours).returncode == 0
-    refused = verify(ours.replace(f"appVersion: {__version__}", "appVersion: 9.9.9"))
-    assert refused.returncode == 1
-    assert f"Write appVersion: {__version__} there" in refused.stderr
 
 
 def test_the_archive_has_every_file_of_the_chart_and_nothing_else(copy: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from datetime import UTC, datetime
@@ -16,14 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+import audit
 import provenance
 import release
-from release import CannotRelease, Tree, build_distributions, make_release, refuse_unfit, refuse_wrong_tag
+from chart_package import chart_version
+from release import DISTRIBUTION, CannotRelease, Tree, build_distributions, refuse_unfit, refuse_wrong_tag
 from rrq.version import __version__
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000
+STEM = DISTRIBUTION.replace("-", "_")  # as files of the package spell it
+# One process makes the files, once.
+pytestmark = pytest.mark.xdist_group("release")
 CLEAN = Tree("a" * 40, EPOCH, ())
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-11-18\n\n- Something.\n"
 
@@ -61,49 +69,39 @@ def test_the_command_says_why_it_refuses_and_writes_nothing(
     assert not made.exists()
 
 
-def test_what_git_knows_of_a_tree_is_read(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
-        command = ["git", "-C", str(tmp_path), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    with pytest.raises(CannotRelease, match="no clone with a commit"):
-        release.read_tree(tmp_path)
-    git("init", "--quiet")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("commit", "--quiet", "--message", "Begin")
-    clean = release.read_tree(tmp_path)
-    assert (clean.revision, clean.changes) == (git("rev-parse", "HEAD"), [])
-    (tmp_path / "file").write_text("two")
-    (tmp_path / "new").touch()
-    assert release.read_tree(tmp_path).changes == [" M file", "?? new"]
-
-
-def build_statement(files: list[Path], environment: dict[str, str]) -> dict[str, Any]:
+def test_the_builder_is_the_one_that_the_environment_names() -> None:
     moment = datetime(2026, 11, 18, 6, 30, tzinfo=UTC)
-    build = provenance.Build("1.2.0", "a" * 40, False, moment, moment, {"requirements/dev.lock": "b" * 64})
-    return provenance.build_statement(files, build, environment)
-
-
-def test_the_builder_is_who_the_environment_names(tmp_path: Path) -> None:
-    named = {
-        "RRQ_BUILDER_ID": "https://example.org/ci",
-        "RRQ_BUILD_INVOCATION": "https://example.org/runs/7",
-        "RRQ_SOURCE_URI": "git+https://example.org/rrq",
-    }
-    predicate = build_statement([], named)["predicate"]
+    build = provenance.Build("1.2.0", "a" * 40, False, moment, moment)
+    named = {"RRQ_BUILDER_ID": "https://example.org/ci", "RRQ_SOURCE_URI": "git+https://example.org/rrq"}
+    predicate = provenance.build_statement([], build, named)["predicate"]
     assert predicate["runDetails"]["builder"] == {"id": "https://example.org/ci"}
-    assert predicate["runDetails"]["metadata"]["invocationId"] == "https://example.org/runs/7"
-    source, lock = predicate["buildDefinition"]["resolvedDependencies"]
-    assert source == {"uri": "git+https://example.org/rrq", "digest": {"gitCommit": "a" * 40}}
-    assert lock == {"name": "requirements/dev.lock", "digest": {"sha256": "b" * 64}}
+    source = {"uri": "git+https://example.org/rrq", "digest": {"gitCommit": "a" * 40}}
+    assert predicate["buildDefinition"]["resolvedDependencies"] == [source]
+    unnamed = provenance.build_statement([], build, {})["predicate"]
+    assert unnamed["runDetails"]["builder"] == {"id": provenance.UNKNOWN_BUILDER}
 
 
-def test_without_a_named_builder_nobody_in_particular_built_it() -> None:
-    details = build_statement([], {})["predicate"]["runDetails"]
-    assert details["builder"] == {"id": provenance.UNKNOWN_BUILDER}
-    assert details["metadata"] == {"startedOn": "2026-11-18T06:30:00Z", "finishedOn": "2026-11-18T06:30:00Z"}
+FAULT = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.1"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problems", "code"),
+    [
+        ({"vulns": []}, [], audit.CLEAN),
+        ({"vulns": [FAULT]}, [], audit.FOUND),
+        ({"vulns": [FAULT]}, ["no route to host"], audit.FOUND),
+        ({"skip_reason": "thing is not known"}, [], audit.UNKNOWN),
+        ({"vulns": []}, ["no route to host"], audit.UNKNOWN),
+    ],
+)
+def test_an_audit_calls_clean_only_what_the_service_knows(
+    answer: dict[str, Any], problems: list[str], code: int
+) -> None:
+    lines, found = audit.report([{"name": "thing", "version": "2.0", **answer}], problems)
+    assert found == code
+    told = "\n".join(lines)
+    assert ("VULNERABLE thing 2.0: PYSEC-1, CVE-1; fixed in 2.1" in told) == (code == audit.FOUND)
+    assert all(problem in told for problem in problems)
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +110,42 @@ def tree() -> Tree:
 
 
 @pytest.fixture(scope="module")
-def made(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot of this tree, without images."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot of this tree, without images, beside what an earlier release and others left."""
     folder = tmp_path_factory.mktemp("dist")
-    make_release(folder, tree, is_snapshot=True, with_images=False)
+    for left in ("rrq-0.9.0-py3-none-any.whl", "soak.md", "rrq-worker.cdx.json"):
+        (folder / left).touch()
+    arguments = f"ARGS=--snapshot --without-images --folder {folder}"
+    quiet = {**os.environ, "MAKEFLAGS": ""}
+    done = subprocess.run(
+        ["make", "release", arguments], cwd=ROOT, env=quiet, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 @pytest.mark.slow
-def test_a_release_has_all_its_parts(made: Path) -> None:
-    names = {file.name for file in made.iterdir()}
-    wheel, sdist = f"rrq-{__version__}-py3-none-any.whl", f"rrq-{__version__}.tar.gz"
-    documents = {f"rrq-{__version__}.cdx.json", f"rrq-{__version__}.intoto.json", "SHA256SUMS"}
-    assert {wheel, sdist} | documents <= names
-    (chart,) = names - {wheel, sdist} - documents
-    assert chart.endswith(".tgz")
+def test_a_release_has_all_its_parts_and_leaves_what_others_wrote(made: Path) -> None:
+    names = {file.name for file in made.iterdir()} - {"soak.md", "rrq-worker.cdx.json"}
+    wheel, sdist = f"{STEM}-{__version__}-py3-none-any.whl", f"{STEM}-{__version__}.tar.gz"
+    documents = {f"{DISTRIBUTION}-{__version__}{kind}.json" for kind in (".cdx", ".intoto")}
+    assert names == {wheel, sdist, f"rrq-{chart_version(__version__)}.tgz", "SHA256SUMS"} | documents
+    assert "soak.md" not in (made / "SHA256SUMS").read_text()
+
+
+@pytest.mark.slow
+def test_the_inventory_names_the_wheel_and_what_it_brings_with_every_extra(made: Path) -> None:
+    (wheel,), (file,) = made.glob("*.whl"), made.glob("*-[0-9]*.cdx.json")
+    inventory = json.loads(file.read_text())
+    product = inventory["metadata"]["component"]
+    assert (product["name"], product["version"]) == (DISTRIBUTION, __version__)
+    assert product["hashes"] == [{"alg": "SHA-256", "content": provenance.file_digest(wheel)}]
+    named = {component["name"] for component in inventory["components"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    direct = {canonicalize_name(Requirement(text).name) for group in groups for text in group}
+    assert direct - {DISTRIBUTION} <= named
+    assert not {"pytest", "mypy", "ruff"} & named
 
 
 @pytest.mark.slow
@@ -135,7 +154,7 @@ def test_provenance_and_checksums_are_those_of_the_files(made: Path, tree: Tree)
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made, check=True, capture_output=True
     )
     summed = {line.split("  ")[1] for line in (made / "SHA256SUMS").read_text().splitlines()}
-    assert summed | {"SHA256SUMS"} == {file.name for file in made.iterdir()}
+    assert summed | {"SHA256SUMS", "soak.md", "rrq-worker.cdx.json"} == {file.name for file in made.iterdir()}
 
     (file,) = made.glob("*.intoto.json")
     statement = json.loads(file.read_text())
@@ -146,18 +165,6 @@ def test_provenance_and_checksums_are_those_of_the_files(made: Path, tree: Tree)
     definition = statement["predicate"]["buildDefinition"]
     assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": tree.revision}
     assert definition["externalParameters"]["snapshot"] is True
-
-
-@pytest.mark.slow
-def test_the_files_of_an_earlier_release_go_and_those_of_others_stay(tmp_path: Path) -> None:
-    (tmp_path / "rrq-0.9.0-py3-none-any.whl").touch()
-    (tmp_path / "soak.md").touch()
-    (tmp_path / "rrq-worker.cdx.json").touch()  # of `make sbom`
-    make_release(tmp_path, release.read_tree(ROOT), is_snapshot=True, with_images=False)
-    names = {file.name for file in tmp_path.iterdir()}
-    assert {"soak.md", "rrq-worker.cdx.json"} <= names
-    assert "rrq-0.9.0-py3-none-any.whl" not in names
-    assert "soak.md" not in (tmp_path / "SHA256SUMS").read_text()
 
 
 def install(wheel: Path, folder: Path) -> Path:
@@ -225,22 +232,11 @@ def test_everything_in_the_two_packages_is_in_the_wheel(made: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_and_sdist_have_the_same_bytes_when_they_are_made_again(tmp_path: Path) -> None:
-    digests = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        files = build_distributions(ROOT, tmp_path / name, EPOCH)
-        digests.append({file.name: provenance.file_digest(file) for file in files})
-    assert len(digests[0]) == 2
-    assert digests[0] == digests[1]
-
-
-@pytest.mark.slow
 def test_the_sdist_is_enough_to_build_the_same_wheel(made: Path, tree: Tree, tmp_path: Path) -> None:
     (sdist,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or tree.committed_at)
     (tmp_path / "out").mkdir()
-    again = build_distributions(tmp_path / f"rrq-{__version__}", tmp_path / "out", epoch)
+    again = build_distributions(tmp_path / f"{STEM}-{__version__}", tmp_path / "out", epoch)
     assert provenance.file_digest(wheel) in [provenance.file_digest(file) for file in again]

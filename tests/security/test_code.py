@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from audit_locks import CLEAN, FOUND, LOCKS, UNKNOWN, judge, parse_pins, report
 from queue_steps import dead_letters, job_fields
 from rrq.client import JobRequest, RRQClient
 from rrq.registry import JobRegistry
@@ -130,40 +129,3 @@ async def test_only_the_registry_says_what_a_job_may_call(client: RRQClient, set
         fields = await job_fields(store, str(number))
         assert fields["status"] == "FAILED"
         assert f"No handler registered for function '{name}'" == fields["last_error"]
-
-
-# What is known against the versions we lock
-
-
-def test_every_lock_is_read_whole() -> None:
-    for lock in LOCKS.glob("*.lock"):
-        text = lock.read_text()
-        pinned = [line for line in text.splitlines() if "==" in line and not line.startswith((" ", "#"))]
-        assert len(parse_pins(text)) == len(pinned) > 0
-
-
-def _answer(version: str, *faults: dict[str, Any]) -> dict[str, Any]:
-    return {"info": {"version": version}, "vulnerabilities": list(faults)}
-
-
-FAULT = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["2.1"]}
-
-
-@pytest.mark.parametrize(
-    ("of_version", "of_newest", "code"),
-    [
-        (_answer("2.0"), None, CLEAN),
-        (None, _answer("2.0"), CLEAN),
-        (_answer("2.0", FAULT), None, FOUND),
-        (None, _answer("2.0", FAULT), FOUND),
-        (_answer("2.0", FAULT | {"withdrawn": "2026-01-01"}), None, CLEAN),
-        (None, _answer("2.1"), UNKNOWN),
-        (None, None, UNKNOWN),
-        ({"info": {"version": "2.0"}}, None, UNKNOWN),
-    ],
-)
-def test_what_the_index_does_not_say_is_not_called_safe(of_version: Any, of_newest: Any, code: int) -> None:
-    words, found = report([judge("thing", "2.0", of_version, of_newest)])
-    assert found == code
-    assert ("PYSEC-1, CVE-1; mended in 2.1" in words) == (code == FOUND)
-    assert ("unknown    thing 2.0" in words) == (code == UNKNOWN)
