@@ -36,7 +36,7 @@ NOT_OURS = {
 def _read_code() -> str:
     paths = [
         ROOT / "Makefile",
-        *(path for top in ("worker", "operator", "tests") for path in (ROOT / top).rglob("*.py")),
+        *(path for top in ("worker", "operator", "tools", "tests") for path in (ROOT / top).rglob("*.py")),
     ]
     return "\n".join(path.read_text() for path in paths)
 
