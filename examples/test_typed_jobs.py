@@ -1,6 +1,6 @@
 """Tests of typed_jobs.py, as an application would write them.
 
-With `pip install rrq[embedded] pytest-asyncio`, and `asyncio_mode = "auto"` in the configuration of pytest.
+With `pip install 'rrq-kubernetes[embedded]' pytest-asyncio`, and `asyncio_mode = "auto"` in the configuration of pytest.
 """
 
 from __future__ import annotations

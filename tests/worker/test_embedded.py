@@ -173,7 +173,7 @@ def test_packaged_server_is_the_fallback(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_no_server_at_all_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RedisServerNotFound, match=r"rrq\[embedded\]"):
+    with pytest.raises(RedisServerNotFound, match=r"rrq-kubernetes\[embedded\]"):
         find_redis_server()
 
 

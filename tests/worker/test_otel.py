@@ -531,4 +531,4 @@ def test_a_missing_package_is_named() -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; import rrq.integrations.otel"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert "needs the package opentelemetry-api. Install it with 'pip install rrq[otel]'" in result.stderr
+    assert "needs the package opentelemetry-api. Run: pip install 'rrq-kubernetes[otel]'" in result.stderr

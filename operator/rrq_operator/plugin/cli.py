@@ -8,6 +8,7 @@ import sys
 import click
 
 from rrq.commands.on_demand import CommandsOnDemand
+from rrq.installation import install_command
 from rrq.version import __version__
 
 _HOME = "rrq_operator.plugin"
@@ -46,6 +47,6 @@ def main() -> None:
         if str(error.name).partition(".")[0] not in ("kubernetes", "aiohttp", "yaml"):
             raise
         click.echo(
-            "ERROR: The Kubernetes client is not installed. Run: pip install 'rrq[operator]'.", err=True
+            f"ERROR: The Kubernetes client is not installed. Run: {install_command('operator')}", err=True
         )
         sys.exit(1)

@@ -122,5 +122,5 @@ async def test_without_aiohttp_it_names_the_extra(commands: CommandLine, tmp_pat
     process = commands.process("dashboard")
     _, told = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "pip install 'rrq[dashboard]'" in told
+    assert "pip install 'rrq-kubernetes[dashboard]'" in told
     assert "Traceback" not in told

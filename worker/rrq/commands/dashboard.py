@@ -16,6 +16,7 @@ from rrq.commands.settings_loading import load_settings
 from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
 from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
+from rrq.installation import install_command
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.http import parse_bind
 from rrq.settings import RRQSettings
@@ -124,7 +125,7 @@ def dashboard(
         import aiohttp  # noqa: F401  asked for before anything else is done
     except ModuleNotFoundError as error:
         raise Refusal(
-            "ERROR: The dashboard needs aiohttp, which is not installed. Run: pip install 'rrq[dashboard]'"
+            f"ERROR: The dashboard needs aiohttp, which is not installed. Run: {install_command('dashboard')}"
         ) from error
     from rrq.dashboard.server import DashboardOptions
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rrq.exc import RetryJob
+from rrq.installation import install_command
 from rrq.job import Job
 from rrq.telemetry import (
     PREVIOUS_ATTEMPT,
@@ -29,8 +30,7 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError(
-        "Tracing with OpenTelemetry needs the package opentelemetry-api. Install it with "
-        "'pip install rrq[otel]'.",
+        f"Tracing with OpenTelemetry needs the package opentelemetry-api. Run: {install_command('otel')}",
         name="opentelemetry",
     ) from error
 

@@ -1,0 +1,38 @@
+"""What is installed is called `rrq-kubernetes`: no file asks for `rrq`, which on PyPI is another project."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+
+from doc_pages import ROOT
+from rrq.version import DISTRIBUTION
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRA = re.compile(re.escape(DISTRIBUTION) + r"\[([a-z,]+)\]")
+# No file is left out: benches and tests install the other project by its version, such as rrq==0.11.1.
+OLD_FORM = r"""(^|[^[:alnum:]._-])rrq\[[a-z]|pip install (-[^ ]+ )*['"]?rrq(['" `,.:]|$)"""
+
+
+def search_tracked_files(pattern: str) -> list[str]:
+    done = subprocess.run(
+        ["git", "grep", "--untracked", "-nIE", pattern],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout.splitlines()
+
+
+def test_no_file_installs_the_distribution_of_another_project() -> None:
+    assert search_tracked_files(OLD_FORM) == []
+
+
+def test_extras_that_files_name_exist() -> None:
+    found = {extra for line in search_tracked_files(EXTRA.pattern) for extra in EXTRA.findall(line)}
+    named = {extra for extras in found for extra in extras.split(",")}
+    assert {"operator", "dashboard", "embedded", "otel"} <= named <= PROJECT["optional-dependencies"].keys()
+
+
+def test_code_and_build_agree_on_the_name() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
