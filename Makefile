@@ -228,7 +228,7 @@ lock: | python-is-fit ## Write requirements/*.lock anew from pyproject.toml
 	lock build --constraints requirements/dev.lock --group build && \
 	lock tools --group tools && \
 	lock package --constraints requirements/dev.lock --all-extras pyproject.toml && \
-	lock worker --constraints requirements/dev.lock pyproject.toml && \
+	lock worker --constraints requirements/dev.lock --extra worker pyproject.toml && \
 	lock operator --constraints requirements/dev.lock --extra operator pyproject.toml
 
 clean: ## Remove the virtual environment, caches and build results

@@ -28,10 +28,11 @@ def test_no_file_installs_the_distribution_of_another_project() -> None:
     assert search_tracked_files(OLD_FORM) == []
 
 
-def test_extras_that_files_name_exist() -> None:
+def test_extras_that_files_name_exist_and_the_readme_names_all() -> None:
+    extras = PROJECT["optional-dependencies"].keys()
     found = {extra for line in search_tracked_files(EXTRA.pattern) for extra in EXTRA.findall(line)}
-    named = {extra for extras in found for extra in extras.split(",")}
-    assert {"operator", "dashboard", "embedded", "otel"} <= named <= PROJECT["optional-dependencies"].keys()
+    assert {extra for together in found for extra in together.split(",")} <= extras
+    assert set(EXTRA.findall((ROOT / "README.md").read_text())) == extras
 
 
 def test_code_and_build_agree_on_the_name() -> None:

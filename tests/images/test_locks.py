@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from rrq.version import DISTRIBUTION
+
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-WORKER_NEEDS = PROJECT["project"]["dependencies"]
-OPERATOR_NEEDS = WORKER_NEEDS + PROJECT["project"]["optional-dependencies"]["operator"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+WORKER_NEEDS = PROJECT["project"]["dependencies"] + EXTRAS["worker"]
+OPERATOR_NEEDS = WORKER_NEEDS + [need for need in EXTRAS["operator"] if not need.startswith(DISTRIBUTION)]
 BUILD_NEEDS = PROJECT["dependency-groups"]["build"]
 
 

@@ -15,6 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from rrq.exc import SettingsError
+from rrq.installation import install_command
 from rrq.job import Job
 from rrq.settings import RRQSettings
 
@@ -162,6 +164,8 @@ class HookManager:
     def _try_to_add_exporter(self, name: str) -> None:
         try:
             self.exporters[name] = self._load_exporter(name)
+        except SettingsError as error:
+            logger.error("metrics exporter %s could not be loaded: %s", name, error, extra={"resource": name})
         except Exception:
             logger.exception("metrics exporter %s could not be loaded", name, extra={"resource": name})
 
@@ -179,6 +183,10 @@ class HookManager:
         try:
             loaded = _load_class(path)
         except ModuleNotFoundError as error:
+            if path != name and error.name == "prometheus_client":
+                raise SettingsError(
+                    f"it needs prometheus-client, which is not installed. Run: {install_command('worker')}"
+                ) from error
             if path == name or not (error.name or "").startswith("rrq.exporters"):
                 raise
             raise ValueError(

@@ -3,12 +3,9 @@
 kubectl finds a program named ``kubectl-rrq`` on the PATH and hands it everything behind ``kubectl rrq``.
 """
 
-import sys
-
 import click
 
 from rrq.commands.on_demand import CommandsOnDemand
-from rrq.installation import install_command
 from rrq.version import __version__
 
 _HOME = "rrq_operator.plugin"
@@ -37,16 +34,3 @@ def rrq() -> None:
     Cluster and rights are those of your kubeconfig. Queues and jobs are read from the Redis that the pool names,
     which takes the right to read its Secret and a way to its host; --redis-url names another way.
     """
-
-
-def main() -> None:
-    try:
-        rrq(prog_name="kubectl rrq")
-    except ModuleNotFoundError as error:
-        # The library alone installs this program too, but not the client that it needs.
-        if str(error.name).partition(".")[0] not in ("kubernetes", "aiohttp", "yaml"):
-            raise
-        click.echo(
-            f"ERROR: The Kubernetes client is not installed. Run: {install_command('operator')}", err=True
-        )
-        sys.exit(1)

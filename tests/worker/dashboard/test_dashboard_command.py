@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
 from typing import TYPE_CHECKING
@@ -107,20 +106,3 @@ async def test_a_session_key_that_others_know_is_refused(commands: CommandLine, 
     line = await commands.refused("dashboard", "--session-key-file", missing)
     assert "openssl rand -hex 32" in line
     assert "add the key to the Secret" in line
-
-
-async def test_without_aiohttp_it_names_the_extra(commands: CommandLine, tmp_path: Path) -> None:
-    hidden = tmp_path / "sitecustomize.py"
-    hidden.write_text(
-        "import sys\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'aiohttp': raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
-    )
-    commands.environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    process = commands.process("dashboard")
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "pip install 'rrq-kubernetes[dashboard]'" in told
-    assert "Traceback" not in told

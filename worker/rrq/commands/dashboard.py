@@ -16,7 +16,7 @@ from rrq.commands.settings_loading import load_settings
 from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
 from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
-from rrq.installation import install_command
+from rrq.installation import describe_missing
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.http import parse_bind
 from rrq.settings import RRQSettings
@@ -121,12 +121,8 @@ def dashboard(
 
     Without further options whoever is on this machine may look, and nobody may change anything. Ctrl-C ends it.
     """
-    try:
-        import aiohttp  # noqa: F401  asked for before anything else is done
-    except ModuleNotFoundError as error:
-        raise Refusal(
-            f"ERROR: The dashboard needs aiohttp, which is not installed. Run: {install_command('dashboard')}"
-        ) from error
+    if problem := describe_missing("rrq dashboard", "dashboard"):
+        raise Refusal(f"ERROR: {problem}")
     from rrq.dashboard.server import DashboardOptions
 
     try:

@@ -1,0 +1,14 @@
+"""The program ``kubectl-rrq``: asks for its extra, then loads the commands."""
+
+from rrq.installation import require_extra
+
+
+def main() -> None:
+    require_extra("kubectl rrq", "operator")
+    from rrq_operator.plugin.cli import rrq
+
+    rrq(prog_name="kubectl rrq")
+
+
+if __name__ == "__main__":
+    main()
