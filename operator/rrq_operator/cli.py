@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from rrq.commands.on_demand import CommandsOnDemand
-from rrq.version import __version__
+from rrq.commands.options import version_option
 
 __all__ = ["main"]
 
@@ -19,6 +19,6 @@ _COMMANDS: Final = {
 
 
 @click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@version_option
 def main() -> None:
     """The operator for RRQ worker pools."""

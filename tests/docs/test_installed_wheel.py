@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import urllib.request
+import zipfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from installed import Installed, build_wheel, install
+from installed import Installed, build_wheel, install, install_wheel, run_pip
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rrq.embedded import EmbeddedRedis
 
 Environments = Callable[[str | None], Installed]
@@ -67,10 +70,14 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def with_extra(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def with_extra(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environments:
     """Return the wheel with this extra, or with none."""
     folder = tmp_path_factory.mktemp("installed")
-    wheel = build_wheel(folder)
     made: dict[str | None, Installed] = {}
 
     def get(extra: str | None) -> Installed:
@@ -180,6 +187,39 @@ def test_the_dashboard_serves_with_its_extra(with_extra: Environments, own_redis
         with urllib.request.urlopen(url, timeout=30) as page:
             assert page.status == 200
         dashboard.terminate()
+
+
+def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
+    wheel: Path, tmp_path: Path
+) -> None:
+    installed = install(wheel, tmp_path / "environment", "worker")
+    install_wheel(build_other_wheel(tmp_path), installed.folder)
+    line = refusal_of(installed.run("rrq", "--version"))
+    said, _, cure = line.partition(" Run: ")
+    assert said == "ERROR: Another distribution has overwritten files of rrq-kubernetes."
+    remove, bring_back = cure.split(" && ")
+    run_pip(installed.folder, *remove.split()[1:])
+    run_pip(
+        installed.folder, *bring_back.removesuffix("rrq-kubernetes").split()[1:], "--no-index", str(wheel)
+    )
+    shown = installed.run("rrq", "--version")
+    assert output_of(shown).startswith("rrq, version ")
+    assert shown.stderr == ""
+
+
+def build_other_wheel(folder: Path) -> Path:
+    """Build a wheel with the name and the package of the other project."""
+    files = {
+        "rrq/__init__.py": "",
+        "rrq-0.11.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: rrq\nVersion: 0.11.1\n",
+        "rrq-0.11.1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "rrq-0.11.1.dist-info/RECORD"
+    files[record] = "".join(f"{name},,\n" for name in (*files, record))
+    with zipfile.ZipFile(folder / "rrq-0.11.1-py3-none-any.whl", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return folder / "rrq-0.11.1-py3-none-any.whl"
 
 
 def test_the_operator_reaches_for_a_cluster_with_its_extra(with_extra: Environments) -> None:

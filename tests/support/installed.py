@@ -62,12 +62,26 @@ def install(wheel: Path, folder: Path, extra: str | None) -> Installed:
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in sorted(find_needed(wheel, extra)):
         _link(importlib.metadata.distribution(name), packages)
-    python = str(folder / "bin" / "python")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install"]
-    offline = ["--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
-    done = subprocess.run([*pip, *offline], check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    install_wheel(wheel, folder)
     return Installed(folder)
+
+
+def install_wheel(wheel: Path, folder: Path) -> None:
+    run_pip(folder, "install", "--no-index", "--no-deps", "--no-compile", str(wheel))
+
+
+def run_pip(folder: Path, *arguments: str) -> None:
+    """Run the pip of this environment for the one in `folder`, which has none."""
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(folder / "bin" / "python"),
+    ]
+    done = subprocess.run([*pip, *arguments], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def find_needed(wheel: Path, extra: str | None) -> set[str]:

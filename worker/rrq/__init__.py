@@ -8,6 +8,8 @@ should not hold it in memory.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rrq.version import __version__
+
 if TYPE_CHECKING:
     from rrq.app import App
     from rrq.client import RRQClient
@@ -16,7 +18,16 @@ if TYPE_CHECKING:
     from rrq.settings import RRQSettings
     from rrq.worker import RRQWorker
 
-__all__ = ["App", "CronJob", "CronSchedule", "JobRegistry", "RRQClient", "RRQSettings", "RRQWorker"]
+__all__ = [
+    "App",
+    "CronJob",
+    "CronSchedule",
+    "JobRegistry",
+    "RRQClient",
+    "RRQSettings",
+    "RRQWorker",
+    "__version__",
+]
 
 _HOMES = {
     "App": "rrq.app",

@@ -7,7 +7,7 @@ should not pay for the live views.
 import click
 
 from rrq.commands.on_demand import CommandsOnDemand
-from rrq.version import __version__
+from rrq.commands.options import version_option
 
 __all__ = ["rrq"]
 
@@ -21,6 +21,6 @@ _COMMANDS = {name: f"rrq.commands.{name}:{name}" for name in _MODULES} | {
 
 
 @click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@version_option
 def rrq() -> None:
     """RRQ: Reliable Redis Queue."""

@@ -1,4 +1,4 @@
-"""What of RRQ is installed: whether the extra of a program is there, and how to get it.
+"""What of RRQ is installed: whether the extra of a program is there, and whether another project has our place.
 
 Programs ask here before they import anything that an extra brings, so this module needs the standard library only.
 """
@@ -7,9 +7,10 @@ import importlib.util
 import sys
 from typing import Final
 
-from rrq.version import DISTRIBUTION
+import rrq
+from rrq.version import DISTRIBUTION, __version__
 
-__all__ = ["describe_missing", "install_command", "require_extra"]
+__all__ = ["describe_missing", "describe_other_distribution", "install_command", "require_extra"]
 
 _WORKER: Final = ("click", "watchfiles", "rich", "prometheus_client", "psutil", "uvloop")
 #: The modules that an extra brings, as far as our programs import them by name.
@@ -18,6 +19,9 @@ MODULES: Final = {
     "operator": (*_WORKER, "kopf", "kubernetes", "yaml"),
     "dashboard": (*_WORKER, "aiohttp"),
 }
+#: Another project on PyPI, whose package is `rrq` as well: the one that is installed later overwrites the other's files.
+_OTHER: Final = "rrq"
+_CURE: Final = f"pip uninstall --yes {_OTHER} && pip install --force-reinstall --no-deps {DISTRIBUTION}"
 
 
 def install_command(extra: str) -> str:
@@ -34,7 +38,23 @@ def describe_missing(program: str, extra: str) -> str | None:
     return f"{program} needs {', '.join(missing)}, which {verb} not installed. Run: {install_command(extra)}"
 
 
+def describe_other_distribution() -> str | None:
+    """Return one sentence on a distribution `rrq` beside ours and how to be rid of it; None when there is none."""
+    import importlib.metadata  # takes longer to load than all that a program needs to say what it lacks
+
+    try:
+        version = importlib.metadata.version(_OTHER)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return (
+        f"The distribution {_OTHER} {version}, another project, is installed beside {DISTRIBUTION} and shares file names "
+        f"with it. Run: {_CURE}"
+    )
+
+
 def require_extra(program: str, extra: str) -> None:
-    """End the program with exit code 1 when its extra is not installed."""
+    """End the program with exit code 1 when its extra is not installed, or our files are not ours any more."""
+    if getattr(rrq, "__version__", None) != __version__:
+        sys.exit(f"ERROR: Another distribution has overwritten files of {DISTRIBUTION}. Run: {_CURE}")
     if problem := describe_missing(program, extra):
         sys.exit(f"ERROR: {problem}")

@@ -6,7 +6,7 @@ kubectl finds a program named ``kubectl-rrq`` on the PATH and hands it everythin
 import click
 
 from rrq.commands.on_demand import CommandsOnDemand
-from rrq.version import __version__
+from rrq.commands.options import version_option
 
 _HOME = "rrq_operator.plugin"
 _COMMANDS = {
@@ -27,7 +27,7 @@ _COMMANDS = {
 
 
 @click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@version_option
 def rrq() -> None:
     """See and steer RRQ worker pools.
 

@@ -16,6 +16,7 @@ from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.settings_loading import load_settings
 from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
 from rrq.flow import FlowState
+from rrq.installation import describe_other_distribution
 from rrq.missing_functions import MissingFunction, describe_missing, read_missing_functions
 from rrq.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
 from rrq.settings import RRQSettings
@@ -78,6 +79,8 @@ def check(settings_path: str | None, as_json: bool, timeout_seconds: float) -> N
 
 async def _check(settings: RRQSettings, store: JobStore, timeout_seconds: float) -> _Report:
     report = _Report()
+    if warning := describe_other_distribution():
+        report.risks.append(warning)
     try:
         async with asyncio.timeout(timeout_seconds):
             await _look(store, report, timeout_seconds * _SEARCH_SHARE)

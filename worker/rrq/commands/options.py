@@ -2,6 +2,28 @@
 
 import click
 
+from rrq.installation import describe_other_distribution
+from rrq.version import __version__
+
+
+def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted or context.resilient_parsing:
+        return
+    click.echo(f"{context.find_root().info_name}, version {__version__}")
+    if warning := describe_other_distribution():
+        click.echo(f"WARNING: {warning}", err=True)
+    context.exit()
+
+
+version_option = click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+
 settings_option = click.option(
     "--settings",
     "settings_path",

@@ -13,6 +13,7 @@ from rrq.commands.refusal import Refusal, harmless
 from rrq.commands.settings_loading import locate_settings
 from rrq.commands.weights import parse_weights
 from rrq.exc import SettingsError
+from rrq.installation import describe_other_distribution
 from rrq.keys import Keys
 from rrq.logs import LogFormat, configure_logging
 from rrq.pod.plan import ChildPlan, PodPlan
@@ -90,6 +91,8 @@ def worker_run(
         )
     named = f" {location.path}" if location.path is not None else ""
     _say(f"Settings{named} from {location.source}.")
+    if warning := describe_other_distribution():
+        _say_error(f"WARNING: {warning}")
     child = ChildPlan(
         channel=-1,
         settings_path=location.path,

@@ -17,6 +17,7 @@ from watchfiles import PythonFilter, awatch
 from rrq.commands.options import settings_option
 from rrq.commands.redis_access import open_store
 from rrq.commands.settings_loading import load_settings, require_registry
+from rrq.installation import describe_other_distribution
 
 # Beyond the grace period of its jobs a worker needs a moment to hand back and to say goodbye.
 _STOP_MARGIN_SECONDS = 5.0
@@ -44,6 +45,8 @@ def worker_watch(path: Path, queues: tuple[str, ...], settings_path: str | None)
     open_store(settings)  # opens no connection: a DSN that can never work is told in one line
     options = [f"--settings={settings_path}"] if settings_path else []
     options += [f"--queue={queue}" for queue in queues]
+    if warning := describe_other_distribution():
+        click.echo(f"WARNING: {warning}", err=True)
     stop_seconds = settings.worker_shutdown_grace_period_seconds + _STOP_MARGIN_SECONDS
     asyncio.run(_watch(path, _WatchedWorker(options, environment, stop_seconds)))
 
