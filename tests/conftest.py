@@ -175,7 +175,10 @@ def _refuse_foreign_data(dsn: str) -> None:
 def _describe(dsn: str, origin: str) -> str:
     with redis.Redis.from_url(dsn) as connection:
         about = connection.info("server")
-    return f"{about.get('server_name', 'redis')} {about['redis_version']} ({origin})"
+    # Valkey calls itself redis 7.2.4, too, for clients that ask for that.
+    if about.get("server_name") == "valkey":
+        return f"Valkey {about['valkey_version']} ({origin})"
+    return f"Redis {about['redis_version']} ({origin})"
 
 
 def _make_encodable(value: Any) -> Any:

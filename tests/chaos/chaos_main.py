@@ -21,7 +21,7 @@ from chaos_processes import make_legacy, make_producers, read_producers
 from chaos_redis import ALWAYS, EVERY_SECOND, ChaosRedis, find_server_for_fake_clock
 from injected import MAIN, DueAgain, Sample
 from legacy import LegacyUnavailable
-from newer_redis import NoNewerRedis, find_server_with_waitaof
+from newer_redis import find_server_with_waitaof
 from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_DLQ_NAME
 from rrq.keys import Keys
@@ -59,13 +59,6 @@ def open_patient(port: int) -> Any:
     return open_control(port, PATIENCE_SECONDS, retries=RETRIES)
 
 
-def _find_newer_redis() -> Path | None:
-    try:
-        return find_server_with_waitaof()
-    except NoNewerRedis:
-        return None
-
-
 async def has_work(connection: Any) -> bool:
     """Whether any job is queued or in hand; a Redis that gives no answer may have some."""
     keys = Keys()
@@ -88,7 +81,7 @@ class MainPart:
         self.folder = folder
         self.keys = Keys()
         self.clock = None
-        newer = _find_newer_redis() if config.durability == "fsync" else None
+        newer = find_server_with_waitaof() if config.durability == "fsync" else None
         # With WAITAOF jobs are waited for until the next fsync; an older server has to do one for each.
         fsync = ALWAYS if config.durability == "fsync" and newer is None else EVERY_SECOND
         if faketime is not None and newer is None and find_server_for_fake_clock() is not None:

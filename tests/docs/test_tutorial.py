@@ -101,7 +101,10 @@ async def test_the_tutorial_works_as_it_stands(shell: PageShell) -> None:
     with_cron, look = scripts(steps["7"])
     await shows(shell.start(with_cron), "Settings examples.jobs.settings from RRQ_SETTINGS.")
     # That line comes before the schedule: the process that keeps it starts afterwards.
-    find_ticks = 'redis-cli -u "$RRQ_REDIS_DSN" --scan --pattern "rrq:cron:*"'
+    find_ticks = (
+        "python -c 'import os, redis; "
+        'print(list(redis.Redis.from_url(os.environ["RRQ_REDIS_DSN"]).scan_iter("rrq:cron:*")))\''
+    )
     await eventually(
         lambda: "rrq:cron:" in shell.run(find_ticks), START_SECONDS, "no entry has its next tick"
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doc_pages import ROOT
@@ -16,7 +18,6 @@ from rrq.embedded import find_redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 # Whoever follows the page waits seconds; beside other tests it takes longer.
 COMMANDS_SECONDS = 90.0
@@ -53,6 +54,13 @@ def find_free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def find_redis_cli() -> Path | None:
+    """Return `redis-cli` or `valkey-cli`, beside the server that all tests use or on PATH; no package carries one."""
+    path = os.pathsep.join((str(find_redis_server().parent), os.environ.get("PATH", "")))
+    found = shutil.which("redis-cli", path=path) or shutil.which("valkey-cli", path=path)
+    return Path(found) if found else None
 
 
 class PageShell:
@@ -140,15 +148,11 @@ class PageShell:
         return kept | {"PATH": path, "PYTHONUNBUFFERED": "1"}
 
     def _link_redis(self) -> Path:
-        """Return a folder with the programs of the Redis that all tests use.
-
-        The environment of Python may hold an older one, which cannot read what the Redis of a test has saved.
-        """
+        """Return a folder with the server that all tests use, and its client if there is one, as pages name them."""
         folder = self._folder / "redis"
         folder.mkdir(exist_ok=True)
-        server = find_redis_server()
-        for program in (server, server.with_name("redis-cli")):
-            link = folder / program.name
-            if program.exists() and not link.exists():
+        for name, program in (("redis-server", find_redis_server()), ("redis-cli", find_redis_cli())):
+            link = folder / name
+            if program is not None and not link.exists():
                 link.symlink_to(program)
         return folder

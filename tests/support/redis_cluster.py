@@ -1,6 +1,6 @@
 """A real Redis Cluster: three masters, and two replicas of the one that owns the slot of the tests.
 
-Made of `redis-server` alone, as `redis-cli --cluster create` and `reshard` would make and change it.
+Made of servers alone, as `redis-cli --cluster create` and `reshard` would make and change it.
 """
 
 from __future__ import annotations

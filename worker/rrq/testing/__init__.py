@@ -21,7 +21,7 @@
 
 (With pytest-asyncio and ``asyncio_mode = "auto"``.)
 
-Nothing of the queue is imitated: a bench starts a private redis-server (on the PATH, or of
+Nothing of the queue is imitated: a bench starts a private Redis or Valkey (on the PATH, or of
 ``pip install 'rrq-kubernetes[embedded]'``) and its worker claims and finishes jobs with the scripts of production, in the event
 loop of the test.
 Faults: ``kill_worker()``, ``cut_reply(script)``, ``restart_redis()``.

@@ -37,7 +37,7 @@ class BenchError(RRQError):
 class JobBench:
     """Runs the jobs of an application inside a test; an async context manager.
 
-    Takes an ``App`` or settings with a registry. For the length of the block a redis-server of its own is started
+    Takes an ``App`` or settings with a registry. For the length of the block a server of its own is started
     and, with an App, its enqueues go there. Jobs run one at a time in the order in which they are due (those of
     the same millisecond by their ids), unless ``concurrency`` says otherwise: a job that waits for the result of
     another needs 2. All queues are served unless ``queues`` names some.
