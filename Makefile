@@ -206,6 +206,12 @@ kind-test: $(VENV)/.ready ## Run the first story on a whole cluster by kind, on 
 dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md anew (2 min; look at them before you commit)
 	@$(TOOLS)/screenshots/dashboard_screenshots.py
 
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+.PHONY: lint-workflows
+lint-workflows: ## Check the workflows in .github (needs Go)
+	@command -v go >/dev/null || { echo "make: go not found. Install Go, which compiles actionlint." >&2; exit 1; }
+	@go run $(ACTIONLINT)
+
 chart-docs: $(VENV)/.ready ## Write the table of values in the chart's README anew
 	@$(BIN)/python tools/chart_readme.py
 

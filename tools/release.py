@@ -145,7 +145,7 @@ def build_images(folder: Path, engine: DockerEngine, tree: Tree) -> Iterator[Pat
         yield archive
         if has_syft():
             inventory = folder / f"{name}-{__version__}.image.cdx.json"
-            yield write_image_sbom(f"docker-archive:{archive}", name, __version__, inventory)
+            yield write_image_sbom(archive, name, __version__, inventory)
 
 
 def write_json(file: Path, document: object) -> Path:

@@ -1,12 +1,11 @@
 """What is inside the package and the images, as CycloneDX documents: written by cyclonedx-py and syft.
 
 cyclonedx-py is in .venv-tools, which make builds. syft is a Go program that has to be on PATH; it reads an image from an
-archive of `docker save` or from a registry, and runs nothing of it.
+archive of `docker save`, and runs nothing of it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -50,10 +49,13 @@ def has_syft() -> bool:
     return shutil.which("syft") is not None
 
 
-def write_image_sbom(source: str, name: str, version: str, file: Path) -> Path:
-    """Name what is inside an image; `source` as syft wants it: docker-archive:FILE or registry:NAME@DIGEST."""
+def write_image_sbom(archive: Path, name: str, version: str, file: Path) -> Path:
+    """Name what is inside the image of an archive."""
     described = ("--source-name", name, "--source-version", version)
-    run(["syft", "scan", source, *described, "--output", f"cyclonedx-json={file}"], dict(os.environ))
+    run(
+        ["syft", "scan", f"docker-archive:{archive}", *described, "--output", f"cyclonedx-json={file}"],
+        dict(os.environ),
+    )
     return file
 
 
@@ -62,7 +64,7 @@ def write_engine_sbom(engine: DockerEngine, tag: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch) / "image.tar"
         engine.run("save", "--output", str(archive), tag)
-        return write_image_sbom(f"docker-archive:{archive}", name, version, folder / f"{name}.cdx.json")
+        return write_image_sbom(archive, name, version, folder / f"{name}.cdx.json")
 
 
 def run(command: Sequence[str | Path], environment: dict[str, str]) -> None:
@@ -80,25 +82,14 @@ def run(command: Sequence[str | Path], environment: dict[str, str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write what is inside the images.")
-    parser.add_argument("folder", type=Path, help="where to")
-    parser.add_argument(
-        "--pushed", metavar="NAME@DIGEST", help="this image of a registry; else those of the tree"
-    )
-    parser.add_argument("--version", default="", help="of the pushed image")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         if not has_syft():
             raise CommandFailed(NO_SYFT)
-        if options.pushed:
-            name = options.pushed.partition("@")[0].rpartition("/")[2]
-            file = options.folder / f"{name}-{options.version}.image.cdx.json"
-            files = [write_image_sbom(f"registry:{options.pushed}", name, options.version, file)]
-        else:
-            with docker_engine() as engine:
-                build_images(engine)
-                files = [write_engine_sbom(engine, tag, options.folder) for tag in (WORKER, OPERATOR)]
+        with docker_engine() as engine:
+            build_images(engine)
+            files = [write_engine_sbom(engine, tag, folder) for tag in (WORKER, OPERATOR)]
     except (CommandFailed, NoDockerEngine) as problem:
         print(f"make: no inventory. {problem}", file=sys.stderr)
         return 1
