@@ -55,19 +55,9 @@ class FakeNode:
         """Report that the containers ended and run again, for instance for the reason OOMKilled."""
         await self._report(namespace, pod, lambda seen, now: build_restarted(seen, now, exit_code, reason))
 
-    async def crash(self, namespace: str, pod: str, exit_code: int = 1, reason: str | None = None) -> None:
-        """Report that the containers ended and wait to be started again (CrashLoopBackOff)."""
-        await self._report(
-            namespace, pod, lambda seen, now: build_restarted(seen, now, exit_code, reason, runs_again=False)
-        )
-
     async def set_ready(self, namespace: str, pod: str, *, ready: bool) -> None:
         """Report what the readiness probe of a running pod found."""
         await self._report(namespace, pod, lambda seen, now: build_running(seen, now, ready=ready))
-
-    async def lose(self) -> None:
-        """Fall silent like a node without power: no renewal and no report of any pod from now on."""
-        await self._call(self._fall_silent())
 
     async def __aenter__(self) -> Self:
         self._ended = asyncio.get_running_loop().run_in_executor(

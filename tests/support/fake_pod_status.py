@@ -42,23 +42,17 @@ def build_finished(
 
 
 def build_restarted(
-    pod: dict[str, Any], now: datetime, exit_code: int, reason: str | None = None, *, runs_again: bool = True
+    pod: dict[str, Any], now: datetime, exit_code: int, reason: str | None = None
 ) -> dict[str, Any]:
-    """Every container has ended; it runs again under a new id, or waits to (CrashLoopBackOff)."""
+    """Every container has ended and runs again under a new id."""
     containers = []
     for name in _containers(pod):
         ended = {"terminated": _terminated(pod, name, now, exit_code, reason)}
-        if runs_again:
-            restarts = _before(pod, name).get("restartCount", 0) + 1
-            state: dict[str, Any] = {"running": {"startedAt": _stamp(now)}}
-            container = _container(pod, name, state, ready=True, restarts=restarts)
-        else:
-            state = {
-                "waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}
-            }
-            container = _container(pod, name, state, ready=False)
+        restarts = _before(pod, name).get("restartCount", 0) + 1
+        state = {"running": {"startedAt": _stamp(now)}}
+        container = _container(pod, name, state, ready=True, restarts=restarts)
         containers.append({**container, "lastState": ended})
-    return _status(pod, now, "Running", containers, ready=runs_again)
+    return _status(pod, now, "Running", containers, ready=True)
 
 
 def _containers(pod: dict[str, Any]) -> list[str]:
