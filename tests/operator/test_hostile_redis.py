@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from statistics import median, quantiles
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1024 * 1024
 POOLS = 50
-JOBS = 60
+#: For each kind of answer.
+JOBS = 12
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +50,10 @@ async def opened(url: str) -> AsyncIterator[RedisQueues]:
 
 
 class Gauge:
-    """How much memory this process takes at most, and how long nothing else had a turn."""
+    """How much memory this process takes at most, and how long it computed while nothing else had a turn.
+
+    In seconds of a processor, so that a busy machine does not look like a stall.
+    """
 
     def __init__(self) -> None:
         self.most_bytes = 0
@@ -59,16 +63,16 @@ class Gauge:
 
     async def run(self) -> None:
         while True:
-            at = monotonic()
+            before = thread_time()
             await asyncio.sleep(0.01)
-            self.longest_stall_seconds = max(self.longest_stall_seconds, monotonic() - at - 0.01)
+            self.longest_stall_seconds = max(self.longest_stall_seconds, thread_time() - before)
             self.most_bytes = max(self.most_bytes, self._process.memory_info().rss)
 
 
-async def measure_reactions(store: JobStore, takers: list[NoteTaker]) -> list[float]:
+async def measure_reactions(store: JobStore, takers: list[NoteTaker], jobs: range) -> list[float]:
     """Queue jobs one after the other, for one pool after the other; return when the decision saw each, in seconds."""
     reactions = []
-    for number in range(JOBS):
+    for number in jobs:
         taker = takers[number % POOLS]
         due = taker.due or 0
         began_at = monotonic()
@@ -81,27 +85,36 @@ async def measure_reactions(store: JobStore, takers: list[NoteTaker]) -> list[fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", list(HOSTILE_TO_OBSERVERS))
 async def test_fifty_pools_beside_a_hostile_redis_keep_their_reaction_time(
-    answer: str, redis_dsn: str, store: JobStore
+    redis_dsn: str, store: JobStore
 ) -> None:
+    """The same pools beside one kind of hostile answers after the other."""
     neighbours = Bench(RedisIdentity(redis_dsn, "rrq:"))
     takers = [neighbours.add(f"pool-{number}", queues=[f"queue-{number}"]) for number in range(POOLS)]
-    with hostile_process(answer) as url:
-        hostile = Bench(RedisIdentity(url, "rrq:"))
-        victim = hostile.add("emails")
-        async with going_round(neighbours), going_round(hostile):
-            await eventually(lambda: victim.rounds and all(taker.rounds for taker in takers))
-            await eventually(lambda: ask(store, "PUBSUB", "CHANNELS"))
-            gauge = Gauge()
-            watching = asyncio.create_task(gauge.run())
-            reactions = await measure_reactions(store, takers)
-            watching.cancel()
-            await asyncio.wait([watching])
+    slowest: dict[str, float] = {}
+    everything: list[float] = []
+    gauge = Gauge()
+    async with going_round(neighbours):
+        await eventually(lambda: all(taker.rounds for taker in takers))
+        await eventually(lambda: ask(store, "PUBSUB", "CHANNELS"))
+        watching = asyncio.create_task(gauge.run())
+        for number, answer in enumerate(HOSTILE_TO_OBSERVERS):
+            with hostile_process(answer) as url:
+                hostile = Bench(RedisIdentity(url, "rrq:"))
+                victim = hostile.add("emails")
+                async with going_round(hostile):
+                    await eventually(lambda: victim.rounds)  # noqa: B023  awaited here
+                    jobs = range(number * JOBS, (number + 1) * JOBS)
+                    reactions = await measure_reactions(store, takers, jobs)
+            slowest[answer] = median(reactions)
+            everything += reactions
+        watching.cancel()
+        await asyncio.wait([watching])
     # A machine that runs other tests beside this one takes ten times as long as a quiet one.
-    assert median(reactions) < 0.25, "by announcements, not by the poll of each second"
-    assert quantiles(reactions, n=20)[18] < 1.5
-    assert gauge.longest_stall_seconds < 2.0
+    by_polls = {answer: seconds for answer, seconds in slowest.items() if seconds > 0.25}
+    assert not by_polls, "by announcements, not by the poll of each second"
+    assert quantiles(everything, n=20)[18] < 1.5
+    assert gauge.longest_stall_seconds < 1.0
     assert gauge.most_bytes - gauge.bytes_before < 100 * MEBIBYTE
 
 
