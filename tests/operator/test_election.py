@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import os
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from election_world import Weather, World
-from rrq_operator.election import Leadership, Surroundings, WorkDoesNotStop, make_identity
+from rrq_operator.election import Leadership, WorkDoesNotStop
 from rrq_operator.election_rules import (
     MOST_TRANSITIONS,
     Acquire,
@@ -43,6 +43,8 @@ TIMING = Timing()
 NOON = datetime(2031, 5, 17, 12, 0, 0, 5, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 TAKEOVER_SECONDS = 8.0
+#: MODEL_EXAMPLES=3000 draws many more storms, for a change of the election.
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "60"))
 
 MINE = LeaseRecord("7", holder="me", duration_seconds=5)
 THEIRS = LeaseRecord("7", holder="them", duration_seconds=5)
@@ -171,20 +173,6 @@ def test_times_that_do_not_fit_together_are_refused(change: dict[str, float], me
         replace(TIMING, **change)  # type: ignore[arg-type]  # the keys are those of numbers
 
 
-def test_no_two_processes_have_the_same_identity() -> None:
-    names = {make_identity("rrq-operator-7f9c-x2x") for _ in range(100)}
-    assert len(names) == 100
-    assert all(re.fullmatch(r"rrq-operator-7f9c-x2x_[0-9a-f]{8}", name) for name in names)
-
-
-def test_the_clock_goes_on_by_itself() -> None:
-    surroundings = Surroundings()
-    leadership = Leadership(surroundings.read_clock_seconds, surroundings.read_clock_seconds() + 60)
-    assert leadership.is_held()
-    leadership.extend(surroundings.read_clock_seconds())
-    assert not leadership.is_held()
-
-
 # --- whole elections
 
 
@@ -198,11 +186,11 @@ def a_world(seed: int = 0, record: LeaseRecord | None = RELEASED) -> Iterator[Wo
 
 
 def test_a_killed_leader_is_followed_within_the_time_promised() -> None:
-    for seed in range(50):
+    for seed in range(10):
         with a_world(seed) as world:
             world.add("a")
             world.add("b")
-            world.run(3 + seed / 50)
+            world.run(3 + seed / 10)
             (leader,) = world.leaders()
             world.candidates[leader].kill()
             world.run(0.01)
@@ -210,11 +198,11 @@ def test_a_killed_leader_is_followed_within_the_time_promised() -> None:
 
 
 def test_a_leader_that_is_asked_to_end_leaves_the_lease_to_the_next() -> None:
-    for seed in range(50):
+    for seed in range(10):
         with a_world(seed) as world:
             world.add("a")
             world.add("b")
-            world.run(3 + seed / 50)
+            world.run(3 + seed / 10)
             (leader,) = world.leaders()
             candidate = world.candidates[leader]
             candidate.stop()
@@ -227,17 +215,6 @@ def test_a_leader_that_is_asked_to_end_leaves_the_lease_to_the_next() -> None:
             assert world.record.transitions == 2
 
 
-def test_a_candidate_that_is_asked_to_end_just_ends() -> None:
-    with a_world(record=THEIRS) as world:
-        candidate = world.add("a")
-        world.run(3)
-        candidate.stop()
-        world.run(0.1)
-        assert candidate.task.done()
-        assert candidate.changes == []
-        assert world.record == THEIRS
-
-
 def test_a_first_leader_is_found_where_there_is_no_lease() -> None:
     with a_world(record=None) as world:
         world.add("a")
@@ -247,15 +224,14 @@ def test_a_first_leader_is_found_where_there_is_no_lease() -> None:
         assert world.record.transitions == 1
 
 
-@pytest.mark.parametrize("held_for_seconds", [0.01, 0.5, 3])
-def test_a_lease_deleted_under_its_leader_makes_no_second_one(held_for_seconds: float) -> None:
-    for seed in range(50):
+def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
+    for seed in range(10):
         with a_world(seed, record=None) as world:
             world.add("a")
             world.add("b")
             world.run_until_led(TAKEOVER_SECONDS)
             (leader,) = world.leaders()
-            world.run(held_for_seconds)
+            world.run((0.01, 0.5, 3)[seed % 3])
             world.delete()
             world.run(10)
             assert world.leaders() == [leader]
@@ -521,7 +497,7 @@ troubles = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     candidates=st.lists(clocks, min_size=2, max_size=4),

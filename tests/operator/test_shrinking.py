@@ -4,6 +4,7 @@ The last part runs the plan against a small model of Kubernetes and Redis, with 
 everything else, and watches that no pod is taken away with a running job.
 """
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -59,11 +60,14 @@ def plan(
     )
 
 
+#: MODEL_EXAMPLES=5000 draws many more, for a change of these rules.
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "100"))
+
 # Who is flagged
 
 
 @pytest.mark.parametrize(
-    ("candidates", "victim"),
+    ("candidates", "victims"),
     [
         ([pod("a", busy=1), pod("b")], "b"),
         ([pod("a"), pod("b")], "b"),
@@ -72,6 +76,8 @@ def plan(
         ([flagged_pod("a", busy=2), pod("b", busy=1)], "a"),
         ([pod("a"), pod("b", is_ready=False, has_workers=False)], "b"),
         ([pod("a", busy=1, is_ready=False), pod("b")], "a"),
+        ([pod("a", busy=1), pod("b", busy=2), pod("c"), pod("d")], "dca"),
+        ([flagged_pod("a", busy=2), flagged_pod("b"), pod("c", busy=1)], "ba"),
     ],
     ids=[
         "idle",
@@ -81,25 +87,15 @@ def plan(
         "chosen before though busier",
         "not ready",
         "not ready though busy",
+        "idle ones, then the least busy",
+        "of those chosen before the busiest last",
     ],
 )
-def test_the_pod_that_leaves_is_the_one_that_costs_least(candidates: list[Candidate], victim: str) -> None:
+def test_the_pods_that_leave_are_those_that_cost_least(candidates: list[Candidate], victims: str) -> None:
     first = plan(candidates, 1)
 
-    assert first.drain == (victim,)
-    assert (first.replicas, dict(first.costs), first.waiting_for) == (None, {}, 1)
-
-
-def test_a_pod_without_workers_that_was_chosen_before_stays_chosen() -> None:
-    assert plan([pod("a", has_workers=False), pod("b", has_workers=False)], 1, {"a"}).drain == ("a",)
-
-
-def test_idle_pods_leave_before_busy_ones() -> None:
-    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c"), pod("d")], 2).drain == ("d", "c")
-
-
-def test_the_least_busy_are_flagged_when_nobody_is_idle() -> None:
-    assert plan([pod("a", busy=1), pod("b", busy=2), pod("c", busy=3)], 1).drain == ("a", "b")
+    assert first.drain == tuple(victims)
+    assert (first.replicas, dict(first.costs), first.waiting_for) == (None, {}, len(victims))
 
 
 def test_an_idle_pod_leaves_instead_of_a_flagged_one_that_still_works() -> None:
@@ -115,8 +111,18 @@ def test_an_idle_pod_leaves_instead_of_a_flagged_one_that_still_works() -> None:
 # When they may go
 
 
-def test_a_pod_seen_flagged_and_idle_goes_by_name() -> None:
-    step = plan([pod("a", busy=1), flagged_pod("b")], 1, {"b"})
+@pytest.mark.parametrize(
+    "victim",
+    [
+        flagged_pod("b"),
+        flagged_pod("b", is_ready=False),
+        pod("b", is_ready=False, has_workers=False),
+        pending_pod("b", is_settled=False),
+    ],
+    ids=["idle", "not ready", "its workers never came", "pending, a worker out of sight"],
+)
+def test_a_pod_seen_flagged_and_idle_goes_by_name(victim: Candidate) -> None:
+    step = plan([pod("a", busy=1), victim], 1, {"b"})
 
     assert (step.replicas, dict(step.costs), step.waiting_for) == (1, {"pool-b": VICTIM_COST}, 0)
     assert step.drain == ("b",)
@@ -154,10 +160,6 @@ def test_a_pod_that_is_busy_or_could_start_a_job_never_goes(
     assert "b" in step.drain
 
 
-def test_a_pod_whose_workers_never_came_goes_once_it_was_flagged() -> None:
-    assert plan([pod("a"), pod("b", is_ready=False, has_workers=False)], 1, {"b"}).replicas == 1
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -188,10 +190,6 @@ def test_pending_pods_are_given_back_whether_or_not_others_stay_pending(target: 
     assert not set(second.costs) & {one.name for one in busy}
 
 
-def test_pending_pods_are_given_back_although_a_worker_is_out_of_sight() -> None:
-    assert plan([pod("a"), pending_pod("b", is_settled=False)], 1, {"b"}).replicas == 1
-
-
 def test_beside_a_busy_pod_that_is_not_ready_only_pending_pods_are_given_back() -> None:
     unready, idle = pod("a", busy=1, is_ready=False), flagged_pod("b")
 
@@ -210,10 +208,6 @@ def test_quiet_pods_leave_while_other_flagged_pods_still_run_jobs() -> None:
     assert (step.replicas, step.waiting_for) == (2, 1)
     assert dict(step.costs) == {"pool-b": VICTIM_COST, "pool-d": VICTIM_COST}
     assert set(step.drain) == {"b", "c", "d"}
-
-
-def test_a_pod_that_goes_may_itself_be_not_ready() -> None:
-    assert plan([pod("a", busy=1), flagged_pod("b", is_ready=False)], 1, {"b"}).replicas == 1
 
 
 def test_in_a_roll_out_nothing_is_lowered_except_to_nothing() -> None:
@@ -252,14 +246,6 @@ def test_pods_that_never_came_are_given_up_first() -> None:
 
 
 # Pods that are leaving already
-
-
-def test_a_pod_on_its_way_out_is_not_counted_twice() -> None:
-    leaving = flagged_pod("c", deletion_cost=VICTIM_COST)
-
-    step = plan([pod("a", busy=1), pod("b", busy=1), leaving], 1, {"c"}, requested=2)
-
-    assert step.replicas is None
 
 
 @pytest.mark.parametrize("target", [2, 3, 5])
@@ -311,14 +297,6 @@ def test_released_pods_lose_flag_and_cost() -> None:
     assert (step.drain, step.replicas) == ((), None)
 
 
-def test_when_part_of_the_work_comes_back_the_busiest_are_released() -> None:
-    candidates = [flagged_pod("a", busy=2), flagged_pod("b"), pod("c", busy=1)]
-
-    step = plan(candidates, 2, {"a", "b"})
-
-    assert (step.drain, step.release) == (("b",), ("a",))
-
-
 def test_a_pod_that_got_a_job_after_its_flag_ended_loses_the_cost() -> None:
     step = plan([pod("a"), pod("b", busy=1, deletion_cost=VICTIM_COST)], 1)
 
@@ -327,10 +305,6 @@ def test_a_pod_that_got_a_job_after_its_flag_ended_loses_the_cost() -> None:
 
 def test_costs_of_other_people_are_left_alone() -> None:
     assert plan([pod("a", deletion_cost=-5), pod("b", deletion_cost=100)], 2) == ShrinkPlan()
-
-
-def test_nobody_can_have_a_lower_cost_than_a_pod_that_goes() -> None:
-    assert VICTIM_COST == -2147483648  # Kubernetes reads it as 32 bits
 
 
 # Properties
@@ -374,7 +348,7 @@ def is_safe_to_lose(candidate: Candidate, flagged: Collection[str]) -> bool:
 
 
 @given(situations())
-@settings(max_examples=1000)
+@settings(max_examples=3 * EXAMPLES)
 def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
     situation: Situation,
 ) -> None:
@@ -401,41 +375,7 @@ def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
 
 
 @given(situations())
-def test_a_pool_of_the_right_size_has_nothing_to_do(situation: Situation) -> None:
-    candidates, more, _, _, is_rolling_out = situation
-    steady = [replace(one, is_draining=False, deletion_cost=0) for one in candidates]
-    requested = len(steady) + more
-
-    assert plan_shrinking(steady, requested, requested, (), is_rolling_out=is_rolling_out) == ShrinkPlan()
-
-
-@given(situations())
-def test_a_pool_that_grows_is_never_lowered(situation: Situation) -> None:
-    candidates, requested, more, flagged, is_rolling_out = situation
-
-    step = plan_shrinking(candidates, requested, requested + more, flagged, is_rolling_out=is_rolling_out)
-
-    assert step.replicas is None
-    if len(candidates) <= requested:
-        assert step.drain == ()
-
-
-@given(situations())
-def test_what_a_flagged_pod_still_runs_keeps_no_idle_pod_in_its_place(situation: Situation) -> None:
-    candidates, more, target, flagged, _ = situation
-    ready = [replace(one, is_ready=True, has_started=True) for one in candidates]
-
-    step = plan_shrinking(ready, len(ready) + more, target, flagged, is_rolling_out=False)
-
-    assert all(
-        left.busy == 0 or stays.busy > 0
-        for left in ready
-        for stays in ready
-        if left.uid in step.drain and stays.uid not in step.drain
-    )
-
-
-@given(situations())
+@settings(max_examples=EXAMPLES)
 def test_a_plan_that_was_carried_out_is_not_made_again(
     situation: Situation,
 ) -> None:
@@ -745,14 +685,14 @@ class Model:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXAMPLES // 8)
 def test_no_pod_is_taken_away_with_a_running_job_whatever_happens_in_between(seed: int) -> None:
     model = Model(seed)
     model.run(300, with_faults=True)
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=EXAMPLES // 20)
 def test_a_pool_without_work_comes_to_its_end_with_every_job_done(seed: int) -> None:
     model = Model(seed)
     model.run(150, with_faults=False)
