@@ -104,13 +104,14 @@ async def test_nothing_announced_is_seen_within_a_second(running: Bench, store: 
 
 @pytest.mark.usefixtures("polls_often")
 async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Bench, store: JobStore) -> None:
-    taker = running.add("emails")
-    store.settings.worker_lease_seconds = 0.5
+    store.settings.worker_lease_seconds = 1.0
     worker = await start_worker(store, "of a lost node", queues=("default",))
     await enqueue(store, "1")
     await worker.take_one()
     # The record of a worker does not live as long as a pool may stay at zero.
     await ask(store, "DEL", store.keys.worker_key(worker.worker_id))
+    # Only now does the group look: it must not sweep before the job is in hand, however slow this machine is.
+    taker = running.add("emails")
     await eventually(lambda: taker.due == 1, 20, "nobody swept")
     orphaned = [
         sum(queue.orphaned for queue in this.seen.queues.values()) for _, this in taker.rounds if this.seen
@@ -172,31 +173,6 @@ async def test_a_pool_is_looked_at_as_soon_as_its_action_is_over(running: Bench,
     for number in range(1, 4):
         await enqueue(store, f"job-{number}")
         await eventually(lambda: taker.due == number, interval_seconds=0.005)  # noqa: B023  awaited here
-
-
-@pytest.mark.usefixtures("polls_seldom")
-async def test_a_new_status_of_a_pool_blinds_nobody(running: Bench, store: JobStore) -> None:
-    taker = running.add("emails")
-    await listening(store)
-    for number in range(1, 4):
-        # Read anew, as after each write of its status; the leader has not come round since.
-        running.world.set_pool(build_record("emails"))
-        await enqueue(store, f"job-{number}")
-        await eventually(lambda: taker.due == number, interval_seconds=0.005)  # noqa: B023  awaited here
-
-
-@pytest.mark.usefixtures("polls_seldom")
-async def test_whatever_is_published_on_the_channel_the_group_keeps_listening(
-    running: Bench, store: JobStore
-) -> None:
-    taker = running.add("emails")
-    await listening(store)
-    for garbage in (b"\xff\xfe", b"", b"x" * 100_000):
-        await ask(store, "PUBLISH", store.keys.notify_channel, garbage)
-    await eventually(lambda: taker.due == 0)
-    await listening(store)
-    await enqueue(store, "job")
-    await eventually(lambda: taker.due == 1)
 
 
 async def test_a_group_that_ends_leaves_no_connection_and_no_task(store: JobStore, redis_dsn: str) -> None:
@@ -276,7 +252,10 @@ async def test_pools_are_published_and_forgotten_when_they_leave(running: Bench,
     await eventually(lambda: _equals(published, ["test/others"]))
 
 
-async def test_a_group_that_ends_with_its_last_pool_says_so(store: JobStore, bench: Bench) -> None:
+@pytest.mark.parametrize("has_pools_left", [False, True], ids=["its last pool", "the term"])
+async def test_a_group_that_ends_with_its_last_pool_says_so_and_else_leaves_them_to_the_next(
+    store: JobStore, bench: Bench, has_pools_left: bool
+) -> None:
     task = asyncio.create_task(bench.group.run())
     bench.add("emails").card = card()
 
@@ -284,23 +263,11 @@ async def test_a_group_that_ends_with_its_last_pool_says_so(store: JobStore, ben
         return len(await store.read_pools())
 
     await eventually(lambda: _equals(published, 1))
-    bench.group.set_members({})
+    if not has_pools_left:
+        bench.group.set_members({})
     task.cancel()
     await asyncio.wait([task])
-    await eventually(lambda: _equals(published, 0))
-
-
-async def test_the_end_of_a_term_leaves_the_pools_to_the_next(store: JobStore, bench: Bench) -> None:
-    task = asyncio.create_task(bench.group.run())
-    bench.add("emails").card = card()
-
-    async def published() -> int:
-        return len(await store.read_pools())
-
-    await eventually(lambda: _equals(published, 1))
-    task.cancel()
-    await asyncio.wait([task])
-    assert await published() == 1
+    assert await published() == int(has_pools_left)
 
 
 @pytest.mark.usefixtures("polls_often")
@@ -351,13 +318,15 @@ async def test_jobs_over_their_limit_are_not_seen_by_the_pool(running: Bench, st
 
 
 async def test_a_rate_that_allows_more_wakes_a_pool_without_workers(running: Bench, store: JobStore) -> None:
-    # Time enough to see that the second may not start yet.
-    await store.set_limit("function:greet", Limit(rate=1, per_seconds=6))
+    await store.set_limit("function:greet", Limit(rate=1, per_seconds=60))
     worker = await start_worker(store)
     await enqueue(store, "1", "2")
     assert len(await worker.take(10)) == 1
     taker = running.add("emails")
     await eventually(lambda: taker.due == 0)
+    # As if the minute were over.
+    await ask(store, "DEL", store.keys.rate_key("f:greet"))
+    await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
     await eventually(lambda: taker.due == 1, message="the second is due again without anybody claiming")
 
 
@@ -423,21 +392,6 @@ async def test_a_table_whose_workers_live_is_left_to_them_for_ten_seconds(
     assert await queued(store) == 0, "its worker has not had its chance yet"
     await tend(bench, store, tick_ms + 11_000)
     assert await queued(store) == 1, "its worker is alive, but did not fire"
-
-
-async def test_one_entry_that_cannot_be_enqueued_does_not_stop_the_others(
-    bench: Bench, store: JobStore
-) -> None:
-    never = {**ENTRY, "name": "never", "schedule": "0 0 30 2 *", "function": "never"}
-    record = build_record("odd", cron=[never])
-    if record.pool is not None:
-        bench.add("odd", cron=[never])
-    bench.add("emails", cron=[ENTRY])
-    now = await now_ms(store)
-    await tend(bench, store, now - 200_000)
-    before = await queued(store)
-    await tend(bench, store, now)
-    assert await queued(store) == before + 1
 
 
 async def test_what_nobody_understands_in_redis_is_a_fault_of_the_pools_there(

@@ -96,57 +96,24 @@ def test_demand_is_the_sum_of_all_queues_and_own_workers() -> None:
 @pytest.mark.parametrize(
     ("fast", "paused", "is_on_hold", "expected"),
     [
-        (queue(due=30, held=25, due_soon=4), frozenset(), False, (6, 25, 4)),
-        (queue(due=30, held=30, due_soon=4), frozenset({"queue:fast"}), False, (1, 30, 0)),
-        (queue(due=30, due_soon=4), frozenset({"queue:other", "function:fast"}), False, (31, 0, 4)),
-        (queue(due=30, held=25, due_soon=4), frozenset(), True, (0, 31, 0)),
+        (queue(due=30, held=25, due_soon=4), frozenset(), False, (6, 25, 4, 5)),
+        (queue(due=30, held=30, due_soon=4), frozenset({"queue:fast"}), False, (1, 30, 0, 2)),
+        (queue(due=30, due_soon=4), frozenset({"queue:other", "function:fast"}), False, (31, 0, 4, 5)),
+        (queue(due=30, held=25, due_soon=4), frozenset(), True, (0, 31, 0, 0)),
     ],
     ids=["limited", "queue paused", "others paused", "pool on hold"],
 )
 def test_what_may_not_start_is_no_demand(
-    fast: QueueObservation, paused: frozenset[str], is_on_hold: bool, expected: tuple[int, int, int]
+    fast: QueueObservation, paused: frozenset[str], is_on_hold: bool, expected: tuple[int, int, int, int]
 ) -> None:
-    observation = replace(seen(worker("a1", "a", busy=2), fast=fast, slow=queue(due=1)), paused=paused)
+    queues = {"fast": replace(fast, orphaned=3), "slow": replace(queue(due=1), orphaned=2)}
+    observation = replace(seen(worker("a1", "a", busy=2), **queues), paused=paused)
 
     workload = Sized(ready_pod("a")).step(observation, 0, is_on_hold=is_on_hold).workload
 
     assert workload is not None
-    assert (workload.due, workload.held, workload.due_soon) == expected
+    assert (workload.due, workload.held, workload.due_soon, workload.orphaned) == expected
     assert (workload.busy, workload.is_on_hold) == (2, is_on_hold)
-
-
-@pytest.mark.parametrize(
-    ("paused", "is_on_hold", "orphaned"),
-    [(frozenset(), False, 5), (frozenset({"queue:fast"}), False, 2), (frozenset(), True, 0)],
-)
-def test_orphaned_jobs_are_demand_where_they_may_start(
-    paused: frozenset[str], is_on_hold: bool, orphaned: int
-) -> None:
-    fast, slow = replace(queue(), orphaned=3), replace(queue(), orphaned=2)
-    observation = replace(seen(fast=fast, slow=slow), paused=paused)
-
-    workload = Sized().step(observation, 0, is_on_hold=is_on_hold).workload
-
-    assert workload is not None
-    assert (workload.orphaned, workload.demand) == (orphaned, orphaned)
-
-
-def test_a_pool_on_hold_lets_its_idle_pods_go() -> None:
-    pool = Sized(ready_pod("a"), ready_pod("b"))
-    working = seen(worker("a1", "a", busy=3), worker("b1", "b"), fast=queue(due=90))
-    for now in range(0, int(SETTLING_SECONDS) + 5, 5):
-        pool.step(working, now)
-
-    step = pool.step(working, SETTLING_SECONDS + 6, is_on_hold=True)
-
-    assert (step.decision.reason, step.decision.replicas) == (Reason.ON_HOLD, 1)
-    assert step.plan.drain == ("b",)
-
-
-def test_jobs_due_next_week_ask_for_nothing() -> None:
-    step = Sized().step(seen(fast=queue(later=2000)), 0)
-
-    assert (step.replicas, step.decision.reason) == (0, Reason.IDLE)
 
 
 def test_a_pool_that_shares_its_queue_with_a_slower_one_starts_no_sooner_than_it_must() -> None:
@@ -207,10 +174,6 @@ def test_a_lowered_maximum_drains_first_where_only_a_queue_cannot_be_read() -> N
     assert step.plan.costs == {"pool-b": VICTIM_COST}
 
 
-def test_growing_asks_for_the_whole_target_at_once() -> None:
-    assert Sized(ready_pod("a")).step(seen(fast=queue(due=150)), 0).replicas == 15
-
-
 # Speed
 
 
@@ -263,24 +226,7 @@ def test_nothing_was_finished_before_the_first_look_nor_during_an_outage() -> No
         assert (workload.finished, workload.elapsed_seconds, workload.working_replicas) == (0, 0.0, 0)
 
 
-def test_a_clock_of_redis_that_goes_back_measures_no_time() -> None:
-    pool = Sized(ready_pod("a"))
-    pool.step(seen(worker("a1", "a"), now_ms=60_000), 0)
-
-    workload = pool.step(seen(worker("a1", "a"), now_ms=1000), 1).workload
-
-    assert workload is not None
-    assert workload.elapsed_seconds == 0.0
-
-
 # Start-up
-
-
-def test_the_horizon_is_a_guess_until_a_first_pod_was_ready() -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", 100.0, None)])
-
-    assert memory.startup_seconds is None
-    assert memory.horizon_seconds == FIRST_STARTUP_SECONDS * 1.5 + 2
 
 
 def test_each_pod_is_measured_once_however_often_it_becomes_ready() -> None:
@@ -299,31 +245,28 @@ def test_later_pods_move_the_measured_start_up_a_little() -> None:
     assert memory.startup_seconds == pytest.approx(13.0)
 
 
-def test_pods_that_are_gone_are_forgotten_and_their_start_up_is_not() -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 10.0)])
-    memory = remember_startups(memory, [])
-
-    assert (memory.started, memory.startup_seconds) == (frozenset(), 10.0)
-
-
-def test_a_pod_that_became_ready_again_after_hours_did_not_take_hours_to_start() -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 7200.0)])
-
-    assert memory.startup_seconds is None
-
-
-@pytest.mark.parametrize(("ready_at", "horizon_seconds"), [(500.0, 600.0), (99.0, 2.0)])
-def test_the_horizon_has_its_limits(ready_at: float, horizon_seconds: float) -> None:
-    created_at = 0.0 if ready_at == 500.0 else 100.0  # clocks of two machines differ
+@pytest.mark.parametrize(
+    ("created_at", "ready_at", "horizon_seconds"),
+    [
+        (100.0, None, FIRST_STARTUP_SECONDS * 1.5 + 2),
+        (0.0, 500.0, 600.0),
+        (100.0, 99.0, 2.0),
+        (0.0, 7200.0, FIRST_STARTUP_SECONDS * 1.5 + 2),
+    ],
+    ids=[
+        "a guess before the first pod is ready",
+        "at most",
+        "clocks differ",
+        "became ready again after hours",
+    ],
+)
+def test_the_horizon_has_its_limits(
+    created_at: float, ready_at: float | None, horizon_seconds: float
+) -> None:
     memory = remember_startups(SizingMemory(), [PodState("a", "a", created_at, ready_at)])
 
     assert memory.horizon_seconds == horizon_seconds
-
-
-def test_words_name_the_horizon_that_was_measured() -> None:
-    step = Sized(ready_pod("a")).step(seen(worker("a1", "a"), slow=queue(due_soon=2)), 0)
-
-    assert step.decision.words == "0 running + 0 due + 2 due within 8 s, 10 per replica: 1 needed"
+    assert remember_startups(memory, []).horizon_seconds == horizon_seconds, "also when the pod is gone"
 
 
 # Down
@@ -360,14 +303,6 @@ def test_one_worker_of_a_pod_that_may_claim_keeps_the_pod() -> None:
     assert step.replicas == 1
 
 
-def test_a_flag_of_an_earlier_leader_is_renewed_before_it_is_relied_upon() -> None:
-    pool = watched_pool(ready_pod("a"))
-    flagged = seen(*idle_workers(pool, is_draining=True))
-
-    assert pool.step(flagged, 21).replicas == 1
-    assert pool.step(flagged, 22).replicas == 0
-
-
 def steps_until_gone(pool: Sized, start_seconds: int) -> int:
     """Return for how many seconds an idle, flagged pool is kept."""
     for now_seconds in range(start_seconds, start_seconds + 100):
@@ -376,21 +311,13 @@ def steps_until_gone(pool: Sized, start_seconds: int) -> int:
     raise AssertionError("the pool was never let go")
 
 
-def test_a_new_operator_relies_on_no_pod_at_first() -> None:
-    assert steps_until_gone(Sized(ready_pod("a")), 0) == SETTLING_SECONDS
-
-
-def test_a_leader_who_was_away_relies_on_no_pod_at_first() -> None:
-    pool = watched_pool(ready_pod("a"))
-
-    assert steps_until_gone(pool, 100) == SETTLING_SECONDS
-
-
-def test_after_an_outage_no_pod_is_relied_upon_at_first() -> None:
-    pool = watched_pool(ready_pod("a"))
-    pool.step(None, 21)
-
-    assert steps_until_gone(pool, 22) == SETTLING_SECONDS - 1
+def test_a_leader_relies_on_no_pod_before_it_has_watched_for_a_while() -> None:
+    assert steps_until_gone(Sized(ready_pod("a")), 0) == SETTLING_SECONDS, "a new one"
+    assert steps_until_gone(watched_pool(ready_pod("a")), 100) == SETTLING_SECONDS, "one who was away"
+    blinded = watched_pool(ready_pod("a"))
+    blinded.step(None, 21)
+    assert steps_until_gone(blinded, 22) == SETTLING_SECONDS - 1, "after an outage"
+    assert steps_until_gone(watched_pool(ready_pod("a")), 21) == 1, "a flag that it has not set it sets first"
 
 
 def test_a_pod_that_lost_a_worker_from_sight_is_kept_until_it_would_be_back() -> None:
@@ -457,14 +384,3 @@ def test_when_work_comes_back_flags_are_taken_away() -> None:
 
     again = pool.step(seen(*idle_workers(pool), fast=queue(due=20)), 23)
     assert (again.plan, again.replicas) == (ShrinkPlan(), 2)
-
-
-def test_the_memory_forgets_pods_that_are_gone() -> None:
-    pool = Sized(ready_pod("a"), ready_pod("b"))
-    pool.step(None, 0)
-    pool.step(seen(*idle_workers(pool, is_draining=True), fast=queue(due=20)), 1)
-    pool.pods = ()
-    pool.step(seen(), 2)
-
-    memory = pool.memory
-    assert (memory.workers, memory.unsettled, memory.started) == ({}, {}, frozenset())
