@@ -10,7 +10,7 @@ from queue_steps import ask, enqueue, start_worker
 from rrq.flow import Limit
 from rrq.messages import Admission, Observation, QueueObservation
 from rrq_operator import admission as admission_module
-from rrq_operator.admission import SortedLook, find_unsorted, hold_back, take_some
+from rrq_operator.admission import SortedLook, hold_back, take_some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,16 +82,6 @@ async def test_jobs_over_a_limit_are_no_demand(
     assert queues.asked == ["observe", "admit default"], "nothing was put aside, so nothing looks different"
 
 
-async def test_jobs_that_run_and_those_behind_them_are_counted_once(
-    store: JobStore, look: SortedLook
-) -> None:
-    worker = await start_worker(store)
-    await store.set_limit("function:greet", Limit(concurrency=3))
-    await enqueue(store, *jobs(50))
-    await worker.take(10)
-    assert await demand(look) == 0, "all that may run does run"
-
-
 async def test_a_paused_queue_is_no_demand_and_is_not_looked_through(
     store: JobStore, queues: CountedQueues, look: SortedLook
 ) -> None:
@@ -160,10 +150,6 @@ def seen(**queues: tuple[int, int]) -> Observation:
     return Observation(
         0, {name: QueueObservation(due, 0, 0, None, None, held) for name, (due, held) in queues.items()}
     )
-
-
-def test_only_queues_with_something_to_start_are_looked_through() -> None:
-    assert find_unsorted(seen(a=(5, 0), b=(0, 0), c=(5, 5), d=(5, 4))) == ["a", "d"]
 
 
 def test_one_call_looks_at_a_bounded_number_of_jobs() -> None:

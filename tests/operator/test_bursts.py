@@ -102,12 +102,6 @@ def test_a_paused_pool_starts_nothing(spec: dict[str, Any]) -> None:
     assert (decision.start, decision.reason) == (None, "Paused")
 
 
-def test_ticks_of_a_pause_are_skipped() -> None:
-    paused = decide(spec=HOURLY | {"paused": True}, now=NOON + 5)
-    after = decide(spec=HOURLY, memory=RunMemory(last_schedule_at=paused.schedule_at), now=NOON + 60)
-    assert (after.start, after.next_schedule_at) == (None, NOON + 3600)
-
-
 def test_a_run_starts_on_its_tick_and_not_again() -> None:
     assert decide(spec=HOURLY, now=NOON - 1).reason == "Waiting"
     on_time = decide(spec=HOURLY, now=NOON + 0.2)
@@ -155,12 +149,6 @@ def test_the_pause_after_failures_grows_and_ends_with_a_success() -> None:
         waits.append(seconds)
     assert waits == [10, 20, 40, 80, 160, 300, 300]
     assert decide(failed(1), PastRun(2), due=1).start == 3
-
-
-def test_a_pool_that_waits_after_a_failure_says_until_when_in_words_that_stay() -> None:
-    first, later = (decide(failed(1), due=2, now=NOON + second) for second in (0, 8.7))
-    assert first.words == "2 due; the last run failed, the next starts at 2026-03-01 12:00:10 UTC"
-    assert first == later
 
 
 def test_finished_runs_beyond_those_kept_get_a_time_to_live() -> None:

@@ -52,16 +52,3 @@ def test_a_condition_has_the_reason_of_now_and_no_other() -> None:
         ("gone", "ScalingLimited", "AtMaximum"): 1,
         ("here", "Ready", "AsDesired"): 1,
     }
-
-
-def test_a_condition_that_is_not_known_is_not_exported() -> None:
-    metrics = build_metrics()
-    metrics.set_conditions(("test", "gone"), [Condition("Ready", None, "NotYetRead", "not read yet")])
-    assert conditions_of(metrics) == {("here", "Ready", "AsDesired"): 1}
-
-
-def test_the_conditions_of_a_pool_that_came_back_are_exported_again() -> None:
-    metrics = build_metrics()
-    metrics.drop_pools()
-    metrics.set_conditions(("test", "here"), [Condition("Ready", False, "Growing", "1 of 2 is ready")])
-    assert conditions_of(metrics) == {("here", "Ready", "Growing"): 0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -147,11 +146,3 @@ def test_what_cannot_be_meant_is_a_usage_error(words: str, complaint: str) -> No
     result = CliRunner().invoke(rrq, words.split())
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr
-
-
-def test_every_command_says_what_it_does() -> None:
-    context = click.Context(rrq)
-    for name in rrq.list_commands(context):
-        shown = CliRunner().invoke(rrq, [name, "--help"])
-        assert shown.exit_code == 0, shown.output
-        assert "POOL" in shown.output.splitlines()[0]

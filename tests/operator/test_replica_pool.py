@@ -123,14 +123,6 @@ async def test_an_old_view_does_not_undo_the_size_that_was_asked_for(desk: Desk)
     assert desk.cluster.sizes == [10, 20]
 
 
-async def test_another_size_in_a_newer_view_is_somebody_elses(desk: Desk) -> None:
-    await desk.look(due=100)
-    desk.show(requested=7, version=12, scaled_by="kubectl")
-    await desk.look(due=100)
-    assert desk.cluster.sizes == [10, 10]
-    assert desk.conditions["ScalingActive"] == (False, "ForeignScaler")
-
-
 async def test_a_lowered_maximum_is_carried_out_without_redis(desk: Desk) -> None:
     desk.show(requested=30, version=11)
     assert desk.record.pool is not None
@@ -158,32 +150,6 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
     await desk.look(due=100)
     await desk.look(due=100)
     assert desk.conditions["ScalingActive"] == (True, "Backlog")
-
-
-async def test_an_operator_after_an_upgrade_rolls_pods_only_when_the_value_of_the_secret_changes(
-    desk: Desk,
-) -> None:
-    async def read_shown(version: SecretVersion) -> str:
-        assert desk.record.pool is not None
-        desk.controller._children._retry_at = 0.0  # as if the watch had had its time
-        this_round = Round(desk.record, ("default",), secret_version=version)
-        desk.controller.decide(this_round, desk.record.pool)
-        await desk.controller.act(this_round, desk.record.pool)
-        shown: str = desk.cluster.templates[-1]["metadata"]["annotations"]["rrq.dev/redis-secret-version"]
-        view = desk.world.deployments[KEY]
-        desk.world.deployments[KEY] = replace(view, secret_shown=shown)
-        return shown
-
-    # The operator before the upgrade showed the resource version.
-    desk.world.deployments[KEY] = replace(desk.world.deployments[KEY], secret_shown="7")
-    versions = [("first", "7"), ("first", "8"), ("second", "9"), ("first", "10")]
-    shown = [await read_shown(SecretVersion(*version)) for version in versions]
-    assert shown == ["7", "7", "second", "7"]
-
-    successor = Desk()
-    successor.world.deployments[KEY] = replace(successor.world.deployments[KEY], secret_shown="7")
-    desk = successor
-    assert await read_shown(SecretVersion("second", "9")) == "second", "changed while no operator ran"
 
 
 async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_secret_was_annotated(
@@ -232,22 +198,6 @@ async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_l
     del desk.world.deployments[KEY]
     await desk.look(due=100)
     assert desk.cluster.sizes == [10]
-    assert children.fault is None
-
-
-async def test_each_object_of_a_predecessor_that_leaves_is_replaced_at_once(desk: Desk) -> None:
-    owner = {"kind": "RRQWorkerPool", "name": "emails", "uid": "0", "controller": True}
-    desk.cluster.left = {"poddisruptionbudgets": {"metadata": {"ownerReferences": [owner]}}}
-    desk.world.deployments.clear()
-    desk.world.budgets[KEY] = BudgetView(KEY, "emails", "0", "", "")
-    children = desk.controller._children
-    await desk.look(due=100)
-    assert desk.cluster.sizes == [10], "the Deployment need not wait for the budget"
-    assert children.fault is not None
-    children._retry_at = monotonic() + 30
-    desk.cluster.left.clear()
-    desk.world.budgets.clear()
-    await desk.look(due=100)
     assert children.fault is None
 
 

@@ -149,29 +149,6 @@ async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_on_
     assert desk.events.told == ["Resumed"]
 
 
-async def test_one_trouble_in_two_conditions_is_one_event(desk: Desk) -> None:
-    reachable = Condition("QueueReachable", False, "SecretMissing", "no Secret")
-    await desk.say(ready("SecretMissing"), reachable)
-    assert desk.events.told == ["SecretMissing!"]
-
-
-async def test_an_event_that_could_not_be_written_is_told_later(desk: Desk) -> None:
-    desk.events.is_away = True
-    await desk.say(ready("SecretMissing"))
-    desk.events.is_away = False
-    desk.reporter._retry_news_at = 0.0  # as if the pause were over
-    await desk.say(ready("SecretMissing"))
-    assert desk.events.told == ["SecretMissing!"]
-
-
-async def test_figures_wait_and_conditions_do_not(desk: Desk) -> None:
-    assert await desk.say(ready("AtZero", True), due=1)
-    assert not await desk.say(ready("AtZero", True), due=2)
-    assert await desk.say(ready("Growing"), due=3)
-    assert not await desk.say(ready("Growing"), due=3)
-    assert [status["due"] for status in desk.kube.written] == [1, 3]
-
-
 class Clock:
     """A minute passes in no time."""
 
@@ -292,14 +269,6 @@ async def test_a_new_leader_does_not_renew_all_figures_at_once(desk: Desk, clock
     assert len(desk.kube.written) == 1
 
 
-async def test_a_status_that_could_not_be_written_is_written_later(desk: Desk) -> None:
-    desk.kube.is_away = True
-    await desk.say(ready("AtZero", True), due=1)
-    desk.kube.is_away = False
-    assert await desk.say(ready("AtZero", True), due=1)
-    assert len(desk.kube.written) == 1
-
-
 async def test_a_status_whose_answer_was_lost_is_corrected_when_the_pool_is_as_before(desk: Desk) -> None:
     assert await desk.say(ready("AsDesired", True), replicas=1)
     desk.kube.loses_answers = True
@@ -335,14 +304,6 @@ async def test_nothing_is_written_that_stands_there_already(desk: Desk) -> None:
     )
     assert not said
     assert successor.events.told == []
-
-
-async def test_what_an_action_says_is_written_with_the_next_report(desk: Desk) -> None:
-    await desk.say(ready("AtZero", True))
-    desk.reporter.say("Scaled", "0 → 20 replicas")
-    assert await desk.say(ready("AtZero", True))
-    assert desk.events.told == ["Scaled"]
-    assert not await desk.say(ready("AtZero", True))
 
 
 async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Desk) -> None:

@@ -14,12 +14,10 @@ from rrq_operator.shrinking import ShrinkPlan
 from rrq_operator.sizing import SizingStep
 from rrq_operator.spec import parse_pool
 from rrq_operator.status import (
-    REPLACING_REASON,
     Condition,
     Fault,
     Picture,
     build_deployment_status,
-    build_invalid_status,
     date_conditions,
     parse_conditions,
 )
@@ -157,29 +155,11 @@ def test_a_pool_at_zero_is_ready() -> None:
     assert (ready.status, ready.reason) == (True, "AtZero")
 
 
-def test_ordinary_life_is_not_the_reason_of_a_pool() -> None:
-    picture = replace(PICTURE, child_fault=Fault(REPLACING_REASON, "the one before is going"))
-    status, _ = build_deployment_status(picture, step(), None, None)
-    assert status["reason"] == "Backlog"
-
-
-def test_somebody_else_who_scales_is_told_of() -> None:
-    picture = replace(PICTURE, scale_fault=Fault("ForeignScaler", "changed by kubectl"))
-    active = conditions_of(picture)["ScalingActive"]
-    assert (active.status, active.reason, active.message) == (False, "ForeignScaler", "changed by kubectl")
-
-
 def test_pods_that_are_waited_for_are_counted() -> None:
     waiting = conditions_of(taken=step(drain=("a", "b"), waiting_for=1))["Draining"]
     assert (waiting.status, waiting.reason) == (True, "WaitingForJobs")
     assert waiting.message == "2 pods get no further jobs, 1 of them still run some"
     assert conditions_of(taken=step(drain=("a",)))["Draining"].reason == "PodsLeaving"
-
-
-def test_an_invalid_spec_is_told_of() -> None:
-    status, conditions = build_invalid_status(5, "spec.cron: no such minute")
-    assert (status["observedGeneration"], status["reason"]) == (5, "InvalidSpec")
-    assert conditions[0] == Condition("Ready", False, "InvalidSpec", "spec.cron: no such minute")
 
 
 def test_the_time_of_a_condition_that_did_not_turn_stays() -> None:

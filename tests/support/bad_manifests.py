@@ -136,8 +136,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     refused("name too long", "metadata.name", "a" * 53, "the name of a pool has at most 52 characters"),
     refused("name with a dot", "metadata.name", "shop.emails", POOL_NAME),
     refused("name with capitals", "metadata.name", "Emails", POOL_NAME),
-    refused("name with underscore", "metadata.name", "e_mails", POOL_NAME),
-    refused("name ending in a dash", "metadata.name", "emails-", POOL_NAME),
     # Type and size.
     refused(
         "unknown type",
@@ -147,32 +145,16 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "spec.type: Input should be 'Deployment' or 'Job'",
     ),
     refused(
-        "type in small letters",
-        "spec.type",
-        "job",
-        'supported values: "Deployment", "Job"',
-        "'Deployment' or 'Job'",
-    ),
-    refused(
         "min above max",
         "spec.scaling",
         {"minReplicas": 5, "maxReplicas": 4},
         "minReplicas must not exceed maxReplicas",
     ),
     refused(
-        "min above the default max",
-        "spec.scaling",
-        {"minReplicas": 15},
-        "must not exceed maxReplicas (10 unless set)",
-    ),
-    refused(
         "idle above min",
         "spec.scaling",
         {"minReplicas": 1, "idleReplicas": 2},
         "idleReplicas must not exceed minReplicas",
-    ),
-    refused(
-        "replicas above the default max", "spec.replicas", 11, "replicas must not exceed scaling.maxReplicas"
     ),
     BadManifest(
         "replicas above max",
@@ -181,23 +163,11 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "replicas must not exceed scaling.maxReplicas",
     ),
     at_least("negative replicas", "spec.replicas", -1, 0),
-    at_most("too many replicas", "spec.replicas", 1_001, 1_000),
-    at_least("negative min", "spec.scaling.minReplicas", -1, 0),
     at_least("max of zero", "spec.scaling.maxReplicas", 0, 1),
-    at_most("max of millions", "spec.scaling.maxReplicas", 1_000_000, 1_000),
-    at_least("negative idle", "spec.scaling.idleReplicas", -1, 0),
-    at_least("zero jobs per replica", "spec.scaling.jobsPerReplica", 0, 1),
-    at_least("zero latency", "spec.scaling.targetLatencySeconds", 0, 1),
-    at_least("negative headroom", "spec.scaling.headroomReplicas", -2, 0),
     at_least("negative window", "spec.scaling.scaleDown.windowSeconds", -60, 0),
-    at_most("window of a day", "spec.scaling.scaleDown.windowSeconds", 86_400, 3_600),
-    at_least("step of zero", "spec.scaling.scaleDown.stepReplicas", 0, 1),
     wrong_type("paused as text", "spec.scaling.paused", "yes", "boolean", "string"),
-    wrong_type("paused as number", "spec.scaling.paused", 1, "boolean", "integer"),
     wrong_type("replicas as text", "spec.replicas", "3", "integer", "string"),
-    wrong_type("replicas as boolean", "spec.replicas", True, "integer", "boolean"),
     wrong_type("half a replica", "spec.scaling.maxReplicas", 2.5, "integer", "number"),
-    wrong_type("scaling as list", "spec.scaling", [], "object", "array"),
     # Burst mode.
     job_pool(
         "burst with replicas", {"spec.replicas": 2}, "replicas is not for type: Job, which is always one pod"
@@ -212,7 +182,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     job_pool(
         "schedule of four fields", {"spec.job": {"start": "OnSchedule", "schedule": "0 3 * *"}}, SCHEDULE
     ),
-    job_pool("schedule by name", {"spec.job": {"start": "OnSchedule", "schedule": "@daily"}}, SCHEDULE),
     job_pool("61st minute", {"spec.job": {"start": "OnSchedule", "schedule": "61 3 * * *"}}, SCHEDULE),
     BadManifest(
         "unknown start",
@@ -220,12 +189,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         'supported values: "WhenDue", "OnSchedule", "Once"',
         "spec.job.start: Input should be 'WhenDue', 'OnSchedule' or 'Once'",
     ),
-    wrong_type("paused burst as text", "spec.job.paused", "yes", "boolean", "string"),
-    at_least("negative linger", "spec.job.lingerSeconds", -1, 0),
-    at_least("negative backoff", "spec.job.backoffLimit", -1, 0),
-    at_least("deadline of zero", "spec.job.activeDeadlineSeconds", 0, 1),
-    at_least("no finished run kept", "spec.job.keepFinished", 0, 1),
-    at_least("negative time to live", "spec.job.ttlSecondsAfterFinished", -1, 0),
     # Queues.
     missing("spec.queues"),
     refused(
@@ -238,13 +201,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     refused("queue twice", "spec.queues", ["a", "b", "a"], "queues must not name a queue twice"),
     refused("queue with blank", "spec.queues", ["low priority"], QUEUE_NAME),
     refused("queue with wildcard", "spec.queues", ["mail-*"], QUEUE_NAME),
-    refused(
-        "queue without a name",
-        "spec.queues",
-        [""],
-        "spec.queues[0] in body should be at least 1 chars",
-        "spec.queues[0]: ",
-    ),
     refused(
         "endless queue name",
         "spec.queues",
@@ -260,13 +216,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "spec.queues: List should have at most 50 items",
     ),
     refused(
-        "queue as number",
-        "spec.queues",
-        [1],
-        'spec.queues[0] in body must be of type string: "integer"',
-        "spec.queues[0]: ",
-    ),
-    refused(
         "weight of a queue of others",
         "spec.queueWeights",
         {"default": 3, "high": 6},
@@ -279,10 +228,7 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "a weight is at least 0.001",
         "spec.queueWeights.default: Input should be greater than or equal to 0.001",
     ),
-    at_most("endless weight", "spec.queueWeights.default", 10_000_000, 1_000_000),
     wrong_type("weight as text", "spec.queueWeights.default", "6", "number", "string"),
-    wrong_type("weights as list", "spec.queueWeights", ["default"], "object", "array"),
-    wrong_type("queues as text", "spec.queues", "default", "array", "string"),
     # Redis.
     missing("spec.redis", local=False),
     refused("no Redis source", "spec.redis", {}, ONE_REDIS),
@@ -293,7 +239,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         ONE_REDIS,
     ),
     refused("password in the URL", "spec.redis.url", "redis://:secret@redis:6379/0", PASSWORD),
-    refused("user and password", "spec.redis.url", "rediss://app:s@cret@redis:6379/0", PASSWORD),
     refused("password as option", "spec.redis.url", "redis://redis:6379/0?password=secret", PASSWORD),
     refused(
         "password of Sentinel",
@@ -302,9 +247,7 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         PASSWORD,
     ),
     refused("bad scheme", "spec.redis.url", "http://redis:6379", REDIS_URL),
-    refused("no scheme", "spec.redis.url", "redis:6379", REDIS_URL),
     refused("URL with blank", "spec.redis.url", "redis://redis: 6379", REDIS_URL),
-    refused("empty URL", "spec.redis.url", "", REDIS_URL),
     refused("socket", "spec.redis.url", "unix:///var/run/redis.sock", "write host and port"),
     refused("newline in a user", "spec.redis.url", "redis://app%0d%0aGET@redis:6379/0", CONTROL),
     refused(
@@ -337,13 +280,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "spec.redis.urlFrom.secretKeyRef.key: is required",
     ),
     refused(
-        "Secret without reference",
-        "spec.redis",
-        {"urlFrom": {}},
-        "spec.redis.urlFrom.secretKeyRef: Required value",
-        "spec.redis.urlFrom.secretKeyRef: is required",
-    ),
-    refused(
         "bad Secret name",
         "spec.redis",
         {"urlFrom": {"secretKeyRef": {"name": "RRQ", "key": "url"}}},
@@ -361,23 +297,14 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     missing("spec.worker.settings"),
     refused("empty image", "spec.worker.image", "", IMAGE),
     refused("image with blank", "spec.worker.image", "shop: 1.4", IMAGE),
-    wrong_type("image as number", "spec.worker.image", 1.4, "string", "number"),
     refused("settings without a dot", "spec.worker.settings", "settings", SETTINGS),
     refused("settings as file", "spec.worker.settings", "shop/jobs.py", SETTINGS),
-    wrong_type("settings as number", "spec.worker.settings", 5, "string", "integer"),
     at_least("zero concurrency", "spec.worker.concurrency", 0, 1),
-    at_most("endless concurrency", "spec.worker.concurrency", 10_001, 10_000),
-    wrong_type("concurrency as text", "spec.worker.concurrency", "10", "integer", "string"),
-    at_least("zero processes", "spec.worker.processes", 0, 1),
-    at_most("too many processes", "spec.worker.processes", 257, 256),
     at_least("negative drain", "spec.worker.drainSeconds", -1, 0),
-    at_most("drain of two days", "spec.worker.drainSeconds", 172_800, 86_400),
     wrong_type("drain with a unit", "spec.worker.drainSeconds", "30s", "integer", "string"),
     refused("CPU in words", "spec.worker.resources.limits", {"cpu": "2 cores"}, QUANTITY),
     refused("mistyped unit", "spec.worker.resources.limits", {"memory": "1GBB"}, QUANTITY),
-    refused("unit in capitals", "spec.worker.resources.requests", {"memory": "512MI"}, QUANTITY),
     refused("negative memory", "spec.worker.resources.requests", {"memory": "-1Gi"}, QUANTITY),
-    refused("negative CPU", "spec.worker.resources.requests", {"cpu": -1}, QUANTITY),
     refused(
         "CPU as fraction",
         "spec.worker.resources.limits",
@@ -399,14 +326,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         'unknown field "spec.worker.env.DEBUG"',
         "spec.worker.env: Input should be a valid list",
     ),
-    refused(
-        "env as texts",
-        "spec.worker.env",
-        ["DEBUG=1"],
-        'spec.worker.env[0] in body must be of type object: "string"',
-        "spec.worker.env[0]: Input should be a valid dictionary",
-    ),
-    wrong_type("pod template as list", "spec.worker.podTemplate", [], "object", "array"),
     # Cron entries.
     refused("cron name twice", "spec.cron", [cron(), cron()], "cron entries need names of their own"),
     refused(
@@ -416,7 +335,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "each cron entry must name a queue of this pool",
     ),
     refused("cron of six fields", "spec.cron", [cron(schedule="0 0 3 * * *")], SCHEDULE),
-    refused("cron on day 32", "spec.cron", [cron(schedule="0 3 32 * *")], SCHEDULE),
     refused("cron with a step of zero", "spec.cron", [cron(schedule="*/0 * * * *")], SCHEDULE),
     refused("cron in a zone of two words", "spec.cron", [cron(timeZone="Europe/New Berlin")], TIME_ZONE),
     refused(
@@ -449,28 +367,16 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "spec.cron[0].function: Required value",
         "spec.cron[0].function: is required",
     ),
-    refused(
-        "cron with one argument",
-        "spec.cron",
-        [cron(args="now")],
-        'spec.cron[0].args in body must be of type array: "string"',
-        "spec.cron[0].args: Input should be a valid list",
-    ),
     # Disruption.
     refused("nothing may be evicted", "spec.disruption.maxUnavailable", 0, SHARE),
-    refused("no percent may be evicted", "spec.disruption.maxUnavailable", "0%", SHARE),
     refused("more than all", "spec.disruption.maxUnavailable", "150%", SHARE),
-    refused("percent without a sign", "spec.disruption.maxUnavailable", "50", SHARE),
-    refused("negative disruption", "spec.disruption.maxUnavailable", -1, SHARE),
     # What no pool has, on every level.
     unknown("spec.replica"),
     unknown("spec.redis.host", "redis"),
     unknown("spec.worker.imagePullPolicy", "Always"),
     unknown("spec.worker.resources.limit", {"cpu": 1}),
-    unknown("spec.scaling.max"),
     unknown("spec.scaling.scaleDown.cooldownSeconds"),
     unknown("spec.job.parallelism"),
-    unknown("spec.disruption.minAvailable"),
     refused(
         "unknown part of a pod template",
         "spec.worker.podTemplate.specs",
@@ -491,13 +397,6 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         {"urlFrom": {"secretKeyRef": {"name": "a", "key": "b", "optional": True}}},
         'unknown field "spec.redis.urlFrom.secretKeyRef.optional"',
         f"spec.redis.urlFrom.secretKeyRef.optional: {UNKNOWN}",
-    ),
-    refused(
-        "Redis without urlFrom",
-        "spec.redis",
-        {"secretKeyRef": {"name": "a", "key": "b"}},
-        'unknown field "spec.redis.secretKeyRef"',
-        f"spec.redis.secretKeyRef: {UNKNOWN}",
     ),
 )
 
