@@ -1,4 +1,4 @@
-"""Helm for the tests of the chart, and for some of them (marked `cluster` and `slow`) a control plane.
+"""Helm for the tests of the chart (marked `cluster`), and for some of them (marked `slow` as well) a control plane.
 
 The control plane is always one of their own: they install, upgrade and delete the definition of RRQWorkerPool, which
 would take every pool of somebody's cluster with it.
@@ -33,8 +33,15 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and "plane" in getattr(item, "fixturenames", ()):
+        if not item.path.is_relative_to(here):
+            continue
+        names = set(getattr(item, "fixturenames", ()))
+        if names & {
+            "helm_program",
+            "promtool",
+        }:  # the one is built from Go modules, the other a package of Debian
             item.add_marker("cluster")
+        if "plane" in names:
             item.add_marker("slow")
             # One control plane for all: another per process costs more than the waiting that it spares.
             item.add_marker(pytest.mark.xdist_group("chart on a control plane"))

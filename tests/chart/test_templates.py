@@ -1,6 +1,6 @@
-"""What the chart renders: snapshots of whole releases, and what must hold for every one of them.
+"""What the chart renders: a snapshot of a release with all values, and what must hold for every one.
 
-After a change that is meant, RENEW_SNAPSHOTS=1 pytest tests/chart writes the snapshots anew; read the difference.
+After a change that is meant, RENEW_SNAPSHOTS=1 pytest tests/chart writes the snapshot anew; read the difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from chart_readme import UndescribedValue, list_values, render_readme
 from helm_client import CHART
 from pool_definition import CRD_FILE
 from rendering import (
@@ -37,35 +36,30 @@ if TYPE_CHECKING:
 
 RENEW_VARIABLE = "RENEW_SNAPSHOTS"
 
-each_value_set = pytest.mark.parametrize("file", VALUE_SETS, ids=lambda file: file.stem)
+EVERYTHING = HERE / "values" / "everything.yaml"
+SNAPSHOT = HERE / "snapshots" / EVERYTHING.name
 
 
-@each_value_set
-def test_the_chart_passes_the_strict_lint(offline: Helm, file: Path) -> None:
-    offline.run("lint", "--strict", KUBE_VERSION, str(CHART), values=read_values(file))
+def test_the_chart_passes_the_strict_lint(offline: Helm) -> None:
+    for file in VALUE_SETS:
+        offline.run("lint", "--strict", KUBE_VERSION, str(CHART), values=read_values(file))
 
 
-@each_value_set
-def test_what_is_rendered_is_what_was_agreed_on(offline: Helm, file: Path) -> None:
-    snapshot = HERE / "snapshots" / file.name
+def test_what_is_rendered_of_all_values_is_what_was_agreed_on(offline: Helm) -> None:
     rendered = "---\n".join(
-        map(abridge, re.split(r"^---\n", render(offline, values=read_values(file)), flags=re.MULTILINE))
+        map(abridge, re.split(r"^---\n", render(offline, values=read_values(EVERYTHING)), flags=re.MULTILINE))
     )
     if os.environ.get(RENEW_VARIABLE):
-        snapshot.write_text(rendered)
-    agreed = snapshot.read_text() if snapshot.exists() else ""
+        SNAPSHOT.write_text(rendered)
+    agreed = SNAPSHOT.read_text()
     difference = "\n".join(
         difflib.unified_diff(
             agreed.splitlines(), rendered.splitlines(), "snapshot", "rendered", lineterm="", n=5
         )
     )
     assert not difference, (
-        f"{snapshot.name} is out of date. If the change is meant: {RENEW_VARIABLE}=1 pytest tests/chart\n{difference}"
+        f"{SNAPSHOT.name} is out of date. If the change is meant: {RENEW_VARIABLE}=1 pytest tests/chart\n{difference}"
     )
-
-
-def test_there_is_a_snapshot_for_every_set_of_values_and_no_other() -> None:
-    assert {file.name for file in (HERE / "snapshots").iterdir()} == {file.name for file in VALUE_SETS}
 
 
 def abridge(document: str) -> str:
@@ -94,9 +88,9 @@ def test_the_definition_in_the_chart_is_that_of_the_project_and_outlives_the_rel
     assert not (CHART / "crds").exists()
 
 
-@each_value_set
-def test_no_right_is_a_wildcard_and_nothing_may_be_deleted(offline: Helm, file: Path) -> None:
-    for role in render_objects(offline, values=read_values(file)):
+def test_no_right_is_a_wildcard_and_nothing_may_be_deleted(offline: Helm) -> None:
+    objects = [entry for file in VALUE_SETS for entry in render_objects(offline, values=read_values(file))]
+    for role in objects:
         if role["kind"] not in ("Role", "ClusterRole") or "-pools-" in role["metadata"]["name"]:
             continue
         for rule in role["rules"]:
@@ -147,7 +141,7 @@ def test_only_two_operators_have_a_disruption_budget(offline: Helm) -> None:
 
 
 def test_a_pool_without_a_redis_gets_that_of_the_release(offline: Helm) -> None:
-    values = read_values(HERE / "values" / "everything.yaml")
+    values = read_values(EVERYTHING)
     objects = render_objects(offline, values=values)
     assert find(objects, "StatefulSet", "queues-redis")["metadata"]["namespace"] == "shop"
     emails, nightly = pools_of_job(objects)
@@ -179,25 +173,21 @@ def test_every_name_that_helm_allows_becomes_one_that_a_service_may_have(
     assert services == {f"{name}-operator", f"{name}-redis"}
 
 
-@each_value_set
-def test_common_labels_and_annotations_are_on_every_object(offline: Helm, file: Path) -> None:
+def test_common_labels_and_annotations_are_on_every_object(offline: Helm) -> None:
     common = {"commonLabels": {"team": "queues"}, "commonAnnotations": {"example.com/contact": "queues"}}
-    for entry in render_objects(offline, values=read_values(file) | common):
+    for entry in render_objects(offline, values=read_values(EVERYTHING) | common):
         assert entry["metadata"]["labels"]["team"] == "queues", entry["metadata"]["name"]
         assert entry["metadata"]["annotations"]["example.com/contact"] == "queues", entry["metadata"]["name"]
 
 
-@each_value_set
-def test_objects_are_in_the_namespace_of_the_release_or_in_that_of_the_pools(
-    offline: Helm, file: Path
-) -> None:
-    values = read_values(file)
-    for entry in render_objects(offline, values=values):
-        scope = entry["metadata"].get("namespace")
-        if entry["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
-            assert scope is None
-        else:
-            assert scope in ("rrq", values.get("watchNamespace")), entry["metadata"]["name"]
+def test_objects_are_in_the_namespace_of_the_release_or_in_that_of_the_pools(offline: Helm) -> None:
+    for values in map(read_values, VALUE_SETS):
+        for entry in render_objects(offline, values=values):
+            scope = entry["metadata"].get("namespace")
+            if entry["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
+                assert scope is None
+            else:
+                assert scope in ("rrq", values.get("watchNamespace")), entry["metadata"]["name"]
 
 
 def test_every_pod_in_the_namespace_of_the_release_may_ask_dns_and_the_api_server(offline: Helm) -> None:
@@ -246,20 +236,6 @@ def test_the_pod_of_the_evaluation_redis_tells_nothing_of_its_password(offline: 
         for password in ("one", "other")
     )
     assert one == other
-
-
-def test_the_table_of_values_in_the_readme_is_up_to_date() -> None:
-    readme, values = (CHART / "README.md").read_text(), (CHART / "values.yaml").read_text()
-    assert readme == render_readme(readme, values), "Run make chart-docs and commit what it writes."
-
-
-def test_a_value_without_words_is_refused() -> None:
-    assert list(list_values("# -- One.\n# More.\na: 1\nb:\n  # -- Two.\n  c: {d: 2}\n")) == [
-        ("a", "`1`", "One. More."),
-        ("b.c", '`{"d": 2}`', "Two."),
-    ]
-    with pytest.raises(UndescribedValue, match=r"b\.c in values\.yaml has no words"):
-        list(list_values("b:\n  c: 2\n"))
 
 
 def pools_of_job(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:

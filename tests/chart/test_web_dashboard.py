@@ -121,9 +121,6 @@ def test_it_has_no_right_in_the_cluster_and_runs_locked_down(offline: Helm) -> N
             {"dashboard": {"enabled": True, "redis": {"existingSecret": "a"}, "ingress": {"enabled": True}}},
             "dashboard.ingress.host",
         ),
-        ({"dashboard": {"auth": {"viewToken": "short"}}}, "/dashboard/auth/viewToken"),
-        ({"dashboard": {"auth": {"sessionKey": "short"}}}, "/dashboard/auth/sessionKey"),
-        ({"dashboard": {"labels": {"grafana_dashboard": "1"}}}, "additional properties 'labels' not allowed"),
     ],
 )
 def test_values_that_cannot_work_are_refused(offline: Helm, values: dict[str, Any], words: str) -> None:

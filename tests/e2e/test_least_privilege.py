@@ -1,7 +1,8 @@
 """Story 9: operator and workers can do what they need, and nothing else; in namespaces that ask for strict pods.
 
-All other stories show that the rights of the chart suffice. Here is what must be refused: by what the API server says of
-the accounts, and by trying it from inside the pods. Each list has its opposite, so that a check that is broken fails too.
+All other stories show that the rights of the chart suffice. Here is what must be refused, tried from inside the pods; what
+the API server says of the accounts is in `tests/chart/test_rights.py`. Each list has its opposite, so that a check that is
+broken fails too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import pytest
 
 from control_plane import KubectlFailed
 from diagnosis import OPERATOR_NAMESPACE
-from operator_release import ACCOUNT, OperatorRelease
+from operator_release import OperatorRelease
 from pools import PoolDesk, build_pool
-from rights import Call, attempt, may
+from rights import Call, attempt
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -27,92 +28,6 @@ if TYPE_CHECKING:
     from story import Story
 
 
-NEEDED = (
-    "list rrqworkerpools.rrq.dev",
-    "watch rrqworkerpools.rrq.dev",
-    "patch rrqworkerpools.rrq.dev/status",
-    "create deployments.apps",
-    "patch deployments.apps/scale",
-    "create jobs.batch",
-    "create poddisruptionbudgets.policy",
-    "patch pods",
-    "get secrets rrq-redis",
-    "create events",
-)
-REFUSED = (
-    # Secrets are read one by one, by name, and never written.
-    "list secrets",
-    "watch secrets",
-    "create secrets",
-    "update secrets rrq-redis",
-    "patch secrets rrq-redis",
-    "delete secrets rrq-redis",
-    # Pods are made by Deployments and Jobs, and ended by them.
-    "create pods",
-    "delete pods",
-    "deletecollection pods",
-    "update pods",
-    "create pods/exec",
-    "get pods/exec",
-    "create pods/attach",
-    "create pods/portforward",
-    "create pods/eviction",
-    "get pods/log",
-    # What is made for a pool goes with the pool.
-    "delete deployments.apps",
-    "deletecollection deployments.apps",
-    "delete jobs.batch",
-    "delete poddisruptionbudgets.policy",
-    "create daemonsets.apps",
-    "create statefulsets.apps",
-    "create replicasets.apps",
-    "create cronjobs.batch",
-    # Pools are what people say; the operator only answers.
-    "create rrqworkerpools.rrq.dev",
-    "update rrqworkerpools.rrq.dev",
-    "patch rrqworkerpools.rrq.dev",
-    "delete rrqworkerpools.rrq.dev",
-    # Ways to get more rights.
-    "create roles.rbac.authorization.k8s.io",
-    "escalate roles.rbac.authorization.k8s.io",
-    "bind roles.rbac.authorization.k8s.io",
-    "create rolebindings.rbac.authorization.k8s.io",
-    "create clusterroles.rbac.authorization.k8s.io",
-    "escalate clusterroles.rbac.authorization.k8s.io",
-    "bind clusterroles.rbac.authorization.k8s.io",
-    "create clusterrolebindings.rbac.authorization.k8s.io",
-    "impersonate users",
-    "impersonate groups",
-    "impersonate serviceaccounts",
-    "create serviceaccounts",
-    "create serviceaccounts/token",
-    "update certificatesigningrequests.certificates.k8s.io/approval",
-    # The cluster and what others have in it.
-    "patch customresourcedefinitions.apiextensions.k8s.io",
-    "delete customresourcedefinitions.apiextensions.k8s.io",
-    "create mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    "delete namespaces",
-    "patch namespaces",
-    "delete nodes",
-    "patch nodes",
-    "get nodes/proxy",
-    "list configmaps",
-    "create services",
-    "delete persistentvolumeclaims",
-    "delete persistentvolumes",
-    "list leases.coordination.k8s.io",
-    "delete leases.coordination.k8s.io",
-    "* *.*",
-)
-NEEDED_FOR_THE_LEASE = (
-    "get leases.coordination.k8s.io rrq-operator",
-    "update leases.coordination.k8s.io rrq-operator",
-    "create leases.coordination.k8s.io",
-)
-REFUSED_OF_OTHER_LEASES = (
-    "get leases.coordination.k8s.io another",
-    "update leases.coordination.k8s.io another",
-)
 OK, CREATED, UNAUTHENTICATED, FORBIDDEN = 200, 201, 401, 403
 
 
@@ -131,33 +46,6 @@ def other_namespace(cluster: Cluster) -> Iterator[str]:
 
 
 # The operator
-
-
-@pytest.mark.usefixtures("release")
-async def test_the_account_of_the_operator_may_do_what_it_needs_and_nothing_else(
-    cluster: Cluster, namespace: str
-) -> None:
-    await assert_operator_may(cluster, NEEDED, namespace, True)
-    await assert_operator_may(cluster, REFUSED, namespace, False)
-    await assert_operator_may(cluster, NEEDED_FOR_THE_LEASE, OPERATOR_NAMESPACE, True)
-    await assert_operator_may(cluster, NEEDED_FOR_THE_LEASE, namespace, False)
-    await assert_operator_may(cluster, REFUSED_OF_OTHER_LEASES, OPERATOR_NAMESPACE, False)
-    # Somebody may, so the questions are not wrong.
-    assert may(cluster, None, REFUSED, namespace) == dict.fromkeys(REFUSED, True)
-    # In its own namespace it has no more than that.
-    await assert_operator_may(cluster, REFUSED, OPERATOR_NAMESPACE, False)
-
-
-async def assert_operator_may(
-    cluster: Cluster, questions: tuple[str, ...], namespace: str | None, is_allowed: bool
-) -> None:
-    """As the API server says, which hears of rights that were given or taken a moment after they are written."""
-
-    def says_so() -> bool:
-        assert may(cluster, ACCOUNT, questions, namespace) == dict.fromkeys(questions, is_allowed), namespace
-        return True
-
-    await eventually(says_so, 30, "the operator has other rights", interval_seconds=0.3)
 
 
 async def test_the_operator_is_refused_from_inside_its_pod_too(
@@ -250,9 +138,6 @@ async def test_a_worker_has_no_token_and_no_privilege(story: Story, cluster: Clu
     # It is for the caller that the pod was refused, and not for what is in it.
     trial = ("create", "--raw", f"{here}/pods?dryRun=All", "--filename=-")
     cluster.kubectl(*trial, input=json.dumps(build_pod()))
-    account = f"system:serviceaccount:{namespace}:default"
-    denied = ("list pods", "get secrets rrq-redis", "list rrqworkerpools.rrq.dev", *REFUSED)
-    assert may(cluster, account, denied, namespace) == dict.fromkeys(denied, False)
 
 
 # The operator of one namespace
@@ -277,10 +162,6 @@ async def test_the_operator_of_one_namespace_has_no_rights_in_another(
     assert other.status() == {}, "nobody looks after the pool of the other namespace"
     assert other.read_all("deployment") == []
 
-    await assert_operator_may(cluster, NEEDED, story.desk.namespace, True)
-    await assert_operator_may(cluster, REFUSED, story.desk.namespace, False)
-    for elsewhere in (other_namespace, OPERATOR_NAMESPACE, None):
-        await assert_operator_may(cluster, NEEDED, elsewhere, False)
     pod = (await operator.wait_for_leader())["metadata"]["name"]
     pools = "/apis/rrq.dev/v1alpha1/namespaces/{}/rrqworkerpools"
     here, there = (Call("GET", pools.format(name)) for name in (story.desk.namespace, other_namespace))

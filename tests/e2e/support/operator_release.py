@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 NAME_LABEL, NAME = "app.kubernetes.io/name", "rrq-operator"
 LEASE = "rrq-operator"
-ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:rrq-operator"
 
 
 @dataclass(frozen=True)
