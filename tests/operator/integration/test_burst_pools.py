@@ -231,17 +231,6 @@ async def test_a_changed_spec_leaves_the_run_that_is_under_way_alone(
     assert after["activeDeadlineSeconds"] == 600
 
 
-async def test_a_paused_pool_starts_nothing_until_it_goes_on(
-    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
-) -> None:
-    desk.apply(build_burst(redis_dsn, paused=True))
-    await client.enqueue("greet")
-    await eventually(lambda: desk.status().get("reason") == "Paused", 60)
-    await holds(lambda: read_runs(desk) == {}, 1.5, "paused is paused")
-    desk.apply(build_burst(redis_dsn, paused=False))
-    await eventually(lambda: under_way(desk) == [1], 30)
-
-
 async def test_a_pool_on_hold_starts_no_run_until_it_is_resumed(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
@@ -268,12 +257,3 @@ async def test_no_run_starts_beside_the_draining_pod_of_a_job_that_was_deleted(
     # Only now is its drain over.
     desk.kubectl("delete", "pod", draining, "--force", "--grace-period=0", "--wait=false")
     await eventually(lambda: under_way(desk) == [2], 30, "the next run comes after it")
-
-
-async def test_a_queue_whose_key_holds_something_else_starts_nothing_and_says_so(
-    desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
-) -> None:
-    await client.job_store.redis.set(QUEUE_KEY, "not a queue")
-    desk.apply(build_burst(redis_dsn))
-    await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "WrongType"), 60)
-    assert read_runs(desk) == {}

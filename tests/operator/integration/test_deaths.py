@@ -7,20 +7,22 @@ their jobs back.
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from burst_runs import holds
+from operator_process import RunningOperator
 from pools import build_pool
 from queue_steps import ask, enqueue, is_queued, job_fields, now_ms, start_worker
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    from control_plane import Cluster
     from fake_node import FakeNode
-    from operator_process import RunningOperator
     from pools import PoolDesk
     from queue_steps import SteppedWorker
     from rrq.store import JobStore
@@ -28,12 +30,25 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 15.0
 
 
+# In one process: each that runs any of them would start the operator that they share.
+pytestmark = pytest.mark.xdist_group("deaths")
+
+
+@pytest.fixture(scope="module")
+def operator(
+    control_plane: Cluster, pool_definition: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningOperator]:
+    """One operator for all namespaces, shared by the tests of this file: starting it takes seconds."""
+    with RunningOperator(control_plane.kubeconfig, "", tmp_path_factory.mktemp("operator")) as running:
+        yield running
+    sys.stderr.write(running.log[-20_000:])
+
+
 @pytest.fixture
 async def pod(
-    desk: PoolDesk, start_operator: Callable[..., RunningOperator], fake_node: FakeNode, redis_dsn: str
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
 ) -> dict[str, str]:
     """Name and uid of the one pod of a pool."""
-    start_operator(no_leader_election="")
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"minReplicas": 1}))
     await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AsDesired"), 60)
     [found] = desk.read_all("pods")
@@ -173,7 +188,7 @@ async def test_a_pod_that_is_merely_not_ready_is_let_alone(
 @pytest.mark.parametrize("kind", [{}, {"type": "Job"}], ids=["Deployment", "Job"])
 async def test_a_pool_at_zero_starts_a_pod_for_the_job_of_a_lost_node(
     desk: PoolDesk,
-    start_operator: Callable[..., RunningOperator],
+    operator: RunningOperator,
     fake_node: FakeNode,
     store: JobStore,
     redis_dsn: str,
@@ -183,7 +198,6 @@ async def test_a_pool_at_zero_starts_a_pod_for_the_job_of_a_lost_node(
     worker = await start_worker(store, "of a lost node", pod_uid="gone")
     await enqueue(store, "job")
     await worker.take_one()
-    start_operator(no_leader_election="")
     desk.apply(build_pool(redis={"url": redis_dsn}, **kind))
     await eventually(lambda: len(desk.read_all("pods")) == 1, 60, "no pod was started for it")
     await eventually(lambda: is_queued(store, "job"), 60, "nobody gave the job back")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # In one process: each that runs any of them would start the operator that they share.
 pytestmark = pytest.mark.xdist_group("faults")
 
+# Longer than a leader may go without a renewal, so that it has to lead anew.
+OUTAGE_SECONDS = 8
 WORKER = {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10}
 
 
@@ -226,29 +228,16 @@ async def test_a_spec_that_got_past_the_schema_changes_nothing(
     assert container["image"] == "example.com/shop:2"
 
 
-@pytest.mark.parametrize(("seconds", "is_frozen"), [(5, False), (10, True), (30, False)])
-async def test_an_api_server_that_was_away_finds_the_operator_at_work(
-    desk: PoolDesk,
-    operator: RunningOperator,
-    api_server: Part,
-    client: RRQClient,
-    redis_dsn: str,
-    seconds: int,
-    is_frozen: bool,
+async def test_an_api_server_that_was_frozen_finds_the_operator_at_work(
+    desk: PoolDesk, operator: RunningOperator, api_server: Part, client: RRQClient, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"minReplicas": 0, "maxReplicas": 5}))
     await eventually(lambda: ready(desk) == ("True", "AtZero"), 60)
-    if is_frozen:
-        api_server.pause()
-    else:
-        api_server.stop()
+    api_server.pause()
     await client.enqueue_many([JobRequest("greet") for _ in range(50)])
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(OUTAGE_SECONDS)
     assert (await operator.get("/livez"))[0] == 200
-    if is_frozen:
-        api_server.resume()
-    else:
-        api_server.start()
+    api_server.resume()
     await eventually(lambda: desk.replicas() == 5, 60)
     desk.apply(build_pool("letters", redis={"url": redis_dsn}, queues=["letters"]))
     await eventually(lambda: desk.replicas("letters") == 0, 60, "pools that come are seen")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,6 @@ from fake_node import PodBehaviour
 from operator_process import RunningOperator
 from pools import build_pool
 from rrq.client import JobRequest
-from rrq.flow import Limit, PoolReport
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -25,16 +23,12 @@ if TYPE_CHECKING:
     from pools import PoolDesk
     from rrq import RRQClient
     from rrq.embedded import EmbeddedRedis
+    from rrq.flow import PoolReport
 
 # In one process: each that runs any of them would start the operator that they share.
 pytestmark = pytest.mark.xdist_group("replica_pools")
 
 WORKER = {"image": "example.com/shop:1", "settings": "shop.jobs.settings", "concurrency": 10}
-
-
-def version_of(desk: PoolDesk, kind: str) -> str:
-    version: str = desk.get(kind, "emails")["metadata"]["resourceVersion"]
-    return version
 
 
 def is_ready(desk: PoolDesk, reason: str) -> bool:
@@ -72,77 +66,6 @@ async def test_a_pool_grows_with_its_queue_and_says_so(
     told = describe()
     assert "0 running + 2000 due, 10 per replica: 200 needed; maxReplicas allows 20" in told
     assert desk.condition("ScalingLimited")[:2] == ("True", "AtMaximum")
-
-
-async def test_pods_live_under_the_strictest_pod_security(
-    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
-) -> None:
-    desk.kubectl("label", "namespace", desk.namespace, "pod-security.kubernetes.io/enforce=restricted")
-    desk.add_secret("rrq-redis", url=redis_dsn)
-    worker = WORKER | {
-        "drainSeconds": 45,
-        "podTemplate": {
-            "metadata": {"labels": {"team": "shop", "rrq.dev/pool": "other"}},
-            "spec": {
-                "nodeSelector": {"kubernetes.io/os": "linux"},
-                "containers": [{"name": "worker", "env": [{"name": "RRQ_POD_UID", "value": "forged"}]}],
-            },
-        },
-    }
-    source = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
-    desk.apply(build_pool(redis=source, worker=worker, replicas=1))
-    await eventually(lambda: is_ready(desk, "AsDesired"), 60, "a pod is created and ready")
-    deployment, pool = desk.get("deployment", "emails"), desk.get("rrqpool", "emails")
-    owner = deployment["metadata"]["ownerReferences"][0]
-    assert (owner["kind"], owner["uid"], owner["controller"]) == (
-        "RRQWorkerPool",
-        pool["metadata"]["uid"],
-        True,
-    )
-    [pod] = desk.read_all("pods", "--selector", pool["status"]["selector"])
-    assert pod["metadata"]["labels"]["team"] == "shop"
-    assert pod["spec"]["terminationGracePeriodSeconds"] > 45
-    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    assert pod["spec"]["volumes"] == [{"name": "tmp", "emptyDir": {}}], "no API token is mounted"
-    variables = {entry["name"]: entry for entry in pod["spec"]["containers"][0]["env"]}
-    assert variables["RRQ_POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
-    assert variables["RRQ_REDIS_DSN"]["valueFrom"]["secretKeyRef"] == {"name": "rrq-redis", "key": "url"}
-    assert redis_dsn not in str(deployment)
-    budget = desk.get("pdb", "emails")
-    assert budget["spec"]["maxUnavailable"] == 1
-    assert budget["metadata"]["ownerReferences"][0]["uid"] == pool["metadata"]["uid"]
-
-
-async def test_a_changed_image_rolls_out_and_the_size_stays(
-    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
-) -> None:
-    pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=3)
-    desk.apply(pool)
-    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
-    fake_node.behave(PodBehaviour(ready_after_seconds=3600))
-    pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
-    desk.apply(pool)
-    # Whoever waits for the new generation must not be told of the old pods.
-    seen = []
-
-    def has_rolled_out() -> bool:
-        status = desk.status()
-        reason = next(entry["reason"] for entry in status["conditions"] if entry["type"] == "Ready")
-        seen.append((status["observedGeneration"], reason))
-        return seen[-1] == (2, "AsDesired")
-
-    await eventually(lambda: has_rolled_out() or seen[-1][0] == 2, 60)
-    # Seen in the middle of it, however long that took; from here on pods are ready at once.
-    fake_node.behave(PodBehaviour())
-    for pod in desk.read_all("pods"):
-        if pod["spec"]["containers"][0]["image"] == "example.com/shop:2":
-            await fake_node.set_ready(desk.namespace, pod["metadata"]["name"], ready=True)
-    await eventually(has_rolled_out, 60)
-    reasons = [reason for generation, reason in seen if generation == 2]
-    assert reasons[0] == "RollingOut", seen
-    images = {pod["spec"]["containers"][0]["image"] for pod in desk.read_all("pods")}
-    assert images == {"example.com/shop:2"}
-    assert desk.replicas() == 3
 
 
 async def test_what_others_change_is_put_right_and_what_they_add_stays(
@@ -206,19 +129,6 @@ def has_ready_pod(desk: PoolDesk) -> bool:
     )
 
 
-async def test_kubectl_scale_sets_a_floor(
-    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
-) -> None:
-    scaling = {"scaleDown": {"windowSeconds": 0}}
-    desk.apply(build_pool(redis={"url": redis_dsn}, scaling=scaling))
-    await eventually(lambda: is_ready(desk, "AtZero"), 60)
-    desk.kubectl("scale", "rrqpool", "emails", "--replicas=2")
-    await eventually(lambda: desk.replicas() == 2, 30)
-    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
-    desk.kubectl("scale", "rrqpool", "emails", "--replicas=0")
-    await eventually(lambda: desk.replicas() == 0, 40)
-
-
 async def test_the_floors_of_a_pool_hold_although_its_redis_never_answered(
     desk: PoolDesk, operator: RunningOperator
 ) -> None:
@@ -258,38 +168,6 @@ async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
 
     desk.kubectl("delete", "rrqpool", "emails", "--wait=false")
     await eventually(is_forgotten, 30)
-
-
-async def test_jobs_over_their_limit_ask_for_no_pod(
-    desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
-) -> None:
-    await client.job_store.set_limit("function:greet", Limit(concurrency=3), "ada")
-    desk.apply(build_pool(redis={"url": redis_dsn}))
-    await eventually(lambda: is_ready(desk, "AtZero"), 60)
-    await client.enqueue_many([JobRequest("greet")] * 80)
-    await eventually(lambda: desk.replicas() == 1, 30)
-    await eventually(lambda: desk.status()["due"] == 3, 30)
-    assert [event for event in desk.events("Scaled") if "0 → 1" not in event] == []
-
-
-async def test_figures_of_a_busy_queue_are_written_now_and_then(
-    desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
-) -> None:
-    desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"paused": True}))
-    await eventually(lambda: desk.condition("Ready")[:2] == ("True", "AtZero"), 60)
-    assert desk.condition("ScalingActive")[:2] == ("False", "Paused")
-    versions: set[str] = set()
-    began_at = time.monotonic()
-    count = 0
-    while time.monotonic() < began_at + 7:
-        await client.enqueue("greet")
-        count += 1
-        versions.add(version_of(desk, "rrqpool"))
-    # The status before, one write that says that the work asks for more than maxReplicas, and figures once in 15 seconds,
-    # which may fall into these seven at any moment.
-    assert len(versions) <= 2 + math.ceil((time.monotonic() - began_at) / 15)
-    assert desk.replicas() == 0, "a paused pool keeps its size"
-    await eventually(lambda: desk.status()["due"] == count, 30)
 
 
 async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(

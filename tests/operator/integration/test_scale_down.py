@@ -123,21 +123,3 @@ async def test_pods_that_never_started_are_given_back_while_others_run_jobs(
         await eventually(lambda: desk.replicas() == 3, 60)
         await eventually(lambda: len(names(desk)) == 3, 30)
         assert working < set(names(desk))
-
-
-async def test_a_paused_pool_keeps_its_size_until_it_may_go_on(
-    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
-) -> None:
-    pool = build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}, replicas=2)
-    desk.apply(pool)
-    await eventually(lambda: is_ready(desk, "AsDesired"), 60)
-    pool["spec"]["scaling"]["paused"] = True
-    pool["spec"]["replicas"] = 0
-    desk.apply(pool)
-    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "Paused"), 30)
-    await client.enqueue_many([JobRequest("greet") for _ in range(100)])
-    await eventually(lambda: desk.status()["due"] == 100, 30)
-    assert desk.replicas() == 2, "neither up nor down"
-    pool["spec"]["scaling"]["paused"] = False
-    desk.apply(pool)
-    await eventually(lambda: desk.replicas() == 10, 30)
