@@ -6,29 +6,22 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 import pytest
 
 from cluster_choice import name_image
 from diagnosis import OPERATOR_NAMESPACE
 from helm_client import CHART
-from pools import PoolDesk
-from port_forward import PortForward
 from rrq.client import JobRequest, RRQClient
 from rrq.connection import open_redis
 from rrq.job import JobStatus
-from rrq.settings import RRQSettings
 from story import POOL_LABEL, read_labelled
-from story_redis import PORT, SECRET
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from control_plane import Cluster
     from helm_client import Helm
-    from object_reader import ObjectReader
+    from pools import PoolDesk
+    from rrq.settings import RRQSettings
     from story_redis import StoryRedis
 
 pytestmark = pytest.mark.timeout(420)
@@ -52,29 +45,6 @@ async def test_the_first_steps_of_the_readme_work_on_an_empty_cluster(
     # What does not work may hide behind what makes up for it: the list for the watch, the poll for the wake-up.
     log = desk.cluster.kubectl(*in_namespace, "logs", f"deployment/{RELEASE}-operator")
     assert not [line for line in log.splitlines() if json.loads(line)["level"] in ("ERROR", "CRITICAL")]
-
-
-@pytest.fixture
-def system(
-    cluster: Cluster, object_reader: ObjectReader, operator_namespace: str, tell: Callable[[str], None]
-) -> Iterator[PoolDesk]:
-    """The namespace of the operator, described if the story has failed, and left without the pool of the example."""
-    desk = PoolDesk(cluster, operator_namespace, object_reader)
-    yield desk
-    tell(operator_namespace)
-    desk.kubectl("delete", "rrqpool", POOL, "--ignore-not-found")
-
-
-async def test_the_redis_of_the_chart_is_enough_to_try_the_example(
-    install: Callable[..., None], system: PoolDesk
-) -> None:
-    install(redis={"enabled": True, "image": {"repository": name_image("rrq-redis"), "tag": "test"}})
-    system.kubectl("rollout", "status", f"statefulset/{SECRET}", "--timeout=60s")
-    url = system.kubectl("get", "secret", SECRET, "--output=go-template={{.data.url | base64decode}}")
-    async with PortForward(system, SECRET, PORT) as way:
-        await assert_example_works(
-            system, RRQSettings(redis_dsn=f"redis://:{urlsplit(url).password}@{way.host}:{way.port}/0")
-        )
 
 
 async def assert_example_works(desk: PoolDesk, settings: RRQSettings) -> None:

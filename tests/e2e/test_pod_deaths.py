@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
-ROUNDS = 6
+ROUNDS = 4
 PODS = 10
 DUE_AGAIN_SECONDS = 5.0
 LEASE_SECONDS = 15.0
