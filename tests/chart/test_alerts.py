@@ -77,9 +77,9 @@ def test_names_of_release_and_severities_reach_the_alerts(offline: Helm) -> None
     assert mine == {"alert": "Mine", "expr": "vector(1)"}
 
 
-@pytest.mark.parametrize(
-    ("alert", "ending"),
-    {
+def test_thresholds_reach_their_alerts(offline: Helm) -> None:
+    expressions = {rule["alert"]: rule["expr"] for rule in render_with_everything(offline)}
+    for alert, ending in {
         "RRQPoolNotKeepingUp": "_seconds > 60 unless",
         "RRQAttemptsFail": "> 0.05 and",
         "RRQJobsDie": "> 5",
@@ -89,11 +89,8 @@ def test_names_of_release_and_severities_reach_the_alerts(offline: Helm) -> None
         "RRQEventLoopBlocked": "> 0.25",
         "RRQRedisSlow": "> 0.1",
         "RRQOperatorSlow": "> 2",
-    }.items(),
-)
-def test_thresholds_reach_their_alerts(offline: Helm, alert: str, ending: str) -> None:
-    (rule,) = (rule for rule in render_with_everything(offline) if rule["alert"] == alert)
-    assert ending in rule["expr"]
+    }.items():
+        assert ending in expressions[alert], alert
 
 
 def test_every_threshold_is_that_of_an_alert() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic import BaseModel
+
 LARGEST_BYTES = 256 * 1024
 
 

@@ -62,13 +62,6 @@ class Place:
                 terms.append((note.candidate, note.term))
         return terms
 
-    def looks_on(self, candidate: str) -> bool:
-        """Whether the candidate has seen the Lease at least once: from then on it waits for its end."""
-        return self._sight_of(candidate).exists()
-
-    def _sight_of(self, candidate: str) -> Path:
-        return self.notes.with_suffix(f".{candidate}")
-
     def find_leader(self, since: float) -> Note | None:
         """The first note since that moment."""
         return next((note for note in self.read_notes() if note.at >= since), None)

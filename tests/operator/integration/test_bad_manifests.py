@@ -118,12 +118,6 @@ def test_a_pool_keeps_its_type(pools: Pools, before: str, after: str) -> None:
     assert "the type of a pool cannot be changed: delete the pool and create it anew" in words
 
 
-def test_server_side_apply_refuses_what_no_pool_has(pools: Pools) -> None:
-    misspelt = change(good_manifest(), {"spec.scaling.maxReplica": 3})
-    words = pools.refusal("apply", "--server-side", "--filename=-", manifest=misspelt)
-    assert ".spec.scaling.maxReplica: field not declared in schema" in words
-
-
 def test_foreign_parts_are_stored_as_they_came(pools: Pools) -> None:
     template = {
         "metadata": {"labels": {"team": "shop"}},
