@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,9 +24,9 @@ from rrq_operator.election import Leadership, lead
 from rrq_operator.election_lease import KubeLeaseStore
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterator
 
-    from rrq_operator.election_rules import LeaseRecord
 
 NOTE_INTERVAL_SECONDS = 0.005
 
@@ -76,7 +75,6 @@ class CandidateProcess:
             "kubeconfig": str(place.kubeconfig),
             "namespace": place.namespace,
             "notes": str(place.notes),
-            "sight": str(place._sight_of(name)),
         }
         self.name = name
         self._process = subprocess.Popen(
@@ -86,9 +84,6 @@ class CandidateProcess:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
-
-    def wait(self, timeout_seconds: float = 30.0) -> int:
-        return self._process.wait(timeout_seconds)
 
     def kill(self) -> None:
         self._process.kill()
@@ -107,18 +102,6 @@ def running(place: Place, *names: str) -> Iterator[dict[str, CandidateProcess]]:
             candidate.kill()
 
 
-class WatchedLeaseStore(KubeLeaseStore):
-    """Leaves a file behind when it has seen a Lease."""
-
-    sight: Path
-
-    async def read(self) -> LeaseRecord | None:
-        found = await super().read()
-        if found is not None:
-            self.sight.touch()
-        return found
-
-
 async def run_candidate(arguments: dict[str, str]) -> None:
     terms = 0
 
@@ -135,11 +118,8 @@ async def run_candidate(arguments: dict[str, str]) -> None:
 
     notes = os.open(arguments["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     async with await open_client(Path(arguments["kubeconfig"])) as client:
-        store = WatchedLeaseStore(client, arguments["namespace"], "rrq-operator")
-        store.sight = Path(arguments["sight"])
-        leading = asyncio.ensure_future(lead(store, arguments["name"], work))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leading.cancel)
-        await leading
+        store = KubeLeaseStore(client, arguments["namespace"], "rrq-operator")
+        await lead(store, arguments["name"], work)
 
 
 if __name__ == "__main__":
