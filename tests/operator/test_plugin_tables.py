@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -146,3 +148,13 @@ def test_what_cannot_be_meant_is_a_usage_error(words: str, complaint: str) -> No
     result = CliRunner().invoke(rrq, words.split())
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr
+
+
+def test_help_loads_no_kubernetes_client() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from rrq_operator.plugin.cli import rrq; "
+        "result = CliRunner().invoke(rrq, ['--help']); assert 'Show pools' in result.output, result.output; "
+        "print([name for name in ('kubernetes', 'kopf', 'redis', 'pydantic', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

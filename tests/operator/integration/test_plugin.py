@@ -138,16 +138,6 @@ async def bury(client: RRQClient, settings: RRQSettings, store: JobStore, *queue
     return ids
 
 
-def test_help_loads_no_kubernetes_client() -> None:
-    code = (
-        "import sys; from click.testing import CliRunner; from rrq_operator.plugin.cli import rrq; "
-        "result = CliRunner().invoke(rrq, ['--help']); assert 'Show pools' in result.output, result.output; "
-        "print([name for name in ('kubernetes', 'kopf', 'redis', 'pydantic', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.usefixtures("emails")
 async def test_top_shows_what_redis_holds_now_and_what_the_operator_decided(
     plugin: Plugin, desk: PoolDesk, client: RRQClient
