@@ -127,7 +127,7 @@ bench-flow: $(VENV)/.ready ## Measure what weights and limits cost (3 min)
 bench-operator: $(VENV)/.ready cluster-build ## Measure how fast the operator reacts, and what 1,000 pools cost (10 min)
 	$(BIN)/python bench/reaction.py $(ARGS)
 
-# For instance ARGS="--seed 7" (the same faults again), ARGS="--seconds 600 --faults 200", ARGS="--full --seed 7", which
+# For instance ARGS=--quick (30 s), ARGS="--seed 7" (the same faults again), ARGS="--seconds 600 --faults 200", ARGS="--full --seed 7", which
 # takes half an hour and writes docs/reliability.md, or ARGS="--plan" to see what would be done.
 chaos: $(VENV)/.ready ## Make processes, networks, clocks and Redis fail under load, and account for every job (2 min)
 	$(CHAOS) $(ARGS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bars import build_bars
-from chaos_config import full_config, short_config
+from chaos_config import full_config, quick_config, short_config
 from chaos_report import show, write_documents, write_json
 from chaos_world import World
 from fault_plan import KINDS, draw_plan
@@ -30,13 +30,14 @@ from verdict import judge
 if TYPE_CHECKING:
     from chaos_config import ChaosConfig
     from evidence import Evidence
+    from fault_plan import PlannedFault
     from verdict import Report
 
 # A replica is what the part with Sentinel has; a fail-over forgets what only the disk of the old master knows.
 DURABLE_PARTS = {"replica": [SENTINEL], "fsync": [MAIN]}
 ROOT = Path(__file__).parents[2]
 OUTAGE_KINDS = sum(kind.is_outage for kind in KINDS)
-WARM_UP_SECONDS = 3.0
+WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS = 3.0, 1.0
 CALM_PATIENCE_SECONDS = 30.0
 PROGRESS_SECONDS = 5.0
 STILL_MOVING_SECONDS = 30.0
@@ -44,9 +45,14 @@ STILL_MOVING_SECONDS = 30.0
 PATIENCE_FACTOR = 1.3
 
 
+def build_plan(config: ChaosConfig) -> list[PlannedFault]:
+    size = (config.seconds, config.faults, config.lease_seconds, config.most_outages)
+    return draw_plan(config.seed, *size, is_quick=config.is_quick)
+
+
 async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
     """Run from the first job to the judgement."""
-    plan = draw_plan(config.seed, config.seconds, config.faults, config.lease_seconds, config.most_outages)
+    plan = build_plan(config)
     world = World(config, folder)
     progress: asyncio.Task[None] | None = None
     try:
@@ -55,12 +61,12 @@ async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
         await world.start()
         capacity = await world.measure_capacity()
         say(
-            f"{config.pods + 1} pods are up and do {capacity:.0f} jobs a second; "
+            f"{config.pods + (not config.is_quick)} pods are up and do {capacity:.0f} jobs a second; "
             f"the load is {world.jobs_per_second:.0f} a second, at most half of that"
         )
         await world.start_load()
         progress = asyncio.create_task(_tell_progress(world))
-        await asyncio.sleep(WARM_UP_SECONDS)
+        await asyncio.sleep(QUICK_WARM_UP_SECONDS if config.is_quick else WARM_UP_SECONDS)
         await _wait_for_calm(world)
         begun_at = time.monotonic()
         for fault in plan:
@@ -108,7 +114,7 @@ async def _settle(world: World) -> None:
     patient_until = time.monotonic() + world.config.settle_seconds
     fewest = world.read_ledgers()[1]
     while time.monotonic() < patient_until:
-        is_at_work = any([await part.has_work() for part in (world.main, world.sentinel, world.zero)])
+        is_at_work = any([await part.has_work() for part in world.parts])
         if not is_at_work and await world.main.has_buried(world.poison()):
             return
         await asyncio.sleep(0.5)
@@ -137,8 +143,12 @@ def say(text: str) -> None:
 
 def parse_arguments(arguments: list[str]) -> tuple[ChaosConfig, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument(
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
         "--full", action="store_true", help="100,000 jobs, 500 faults, the default lease; writes docs"
+    )
+    size.add_argument(
+        "--quick", action="store_true", help="30 seconds, without the kinds that need root, Sentinel or time"
     )
     parser.add_argument("--seed", type=int, help="draw the same faults as an earlier run")
     parser.add_argument("--seconds", type=float, help="how long the load lasts")
@@ -159,7 +169,7 @@ def parse_arguments(arguments: list[str]) -> tuple[ChaosConfig, argparse.Namespa
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1_000_000)
-    config = full_config(seed) if given.full else short_config(seed)
+    config = (full_config if given.full else quick_config if given.quick else short_config)(seed)
     if given.full and given.faults is not None:
         # As many as there would be in the same share of the whole run, and one of each kind at least.
         config = replace(
@@ -184,9 +194,7 @@ def main() -> int:
         f"seed {config.seed}: {config.faults} faults within {config.seconds:.0f} s, lease {config.lease_seconds:g} s"
     )
     if given.plan:
-        for fault in draw_plan(
-            config.seed, config.seconds, config.faults, config.lease_seconds, config.most_outages
-        ):
+        for fault in build_plan(config):
             say(
                 f"{fault.number:4} {fault.at_seconds:8.1f} s  {fault.kind:34} rank {fault.rank:.2f} size {fault.size:.2f}"
             )

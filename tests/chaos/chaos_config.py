@@ -27,6 +27,7 @@ class ChaosConfig:
     lease_seconds: float
     jobs: int | None = None
     is_full: bool = False
+    is_quick: bool = False
     room: float = 1.0
     durability: str = ""
     pods: int = 3
@@ -75,8 +76,15 @@ class ChaosConfig:
         return 60.0 + 4 * self.lease_seconds
 
 
+def quick_config(seed: int) -> ChaosConfig:
+    """Half a minute of load, with no program that does not come with Python packages."""
+    return ChaosConfig(
+        seed, seconds=27.0, faults=19, most_outages=3, lease_seconds=3.0, is_quick=True, room=1.5
+    )
+
+
 def short_config(seed: int) -> ChaosConfig:
-    """What CI runs on every change."""
+    """Two minutes with every kind of fault, for every change as well."""
     return ChaosConfig(seed, seconds=95.0, faults=40, most_outages=8, lease_seconds=3.0, room=1.5)
 
 

@@ -134,7 +134,7 @@ class MainPart:
         options = {
             "dsn": f"redis://127.0.0.1:{self.producer_network.port_to(self.server.port)}/0",
             "ledger": str(self.folder / "acknowledged-main"),
-            "rate": jobs_per_second - LEGACY_JOBS_PER_SECOND,
+            "rate": jobs_per_second - (0.0 if config.is_quick else LEGACY_JOBS_PER_SECOND),
             "producers": PRODUCERS,
             "queues": [OWN, OWN, OWN, SHARED],
             "shared_queue": SHARED,
@@ -146,7 +146,8 @@ class MainPart:
         }
         self.producers = make_producers(options, self.folder, self.producer_clock).start()
         self.producers.keep()
-        self._start_legacy()
+        if not config.is_quick:
+            self._start_legacy()
         self._sampling = asyncio.create_task(self._sample())
 
     def _start_legacy(self) -> None:

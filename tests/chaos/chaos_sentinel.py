@@ -97,6 +97,11 @@ class SentinelPart:
         await self.is_replicating()
 
     @property
+    def server(self) -> ChaosRedis:
+        """Whoever is the master just now."""
+        return self.master
+
+    @property
     def dsn(self) -> str:
         assert self._sentinel is not None
         return f"redis+sentinel://127.0.0.1:{self._sentinel.port}/{MASTER_NAME}/0"
