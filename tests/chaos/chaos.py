@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bars import build_bars
 from chaos_config import full_config, quick_config, short_config
 from chaos_report import show, write_documents, write_json
 from chaos_world import World
+from evidence import MAIN, SENTINEL
 from fault_plan import KINDS, draw_plan
-from injected import MAIN, SENTINEL
-from judged_times import BACKLOG_SECONDS_OF_LOAD
+from judged_times import BACKLOG_SECONDS_OF_LOAD, build_bars
 from verdict import judge
 
 if TYPE_CHECKING:

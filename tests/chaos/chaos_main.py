@@ -19,7 +19,7 @@ from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import make_legacy, make_producers, read_producers
 from chaos_redis import ALWAYS, EVERY_SECOND, ChaosRedis, find_server_for_fake_clock
-from injected import MAIN, DueAgain, Sample
+from evidence import MAIN, DueAgain, Sample
 from legacy import LegacyUnavailable
 from newer_redis import find_server_with_waitaof
 from rrq.connection import REDIS_ERRORS

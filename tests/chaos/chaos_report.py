@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from chaos_config import ChaosConfig
     from evidence import Evidence
-    from spread import Spread
+    from judged_times import Spread
     from verdict import KindReport, Report
 
 NOTHING = "-"

@@ -17,7 +17,7 @@ import psutil
 from chaos_ledger import ACKNOWLEDGED, EFFECT, STARTED, LedgerReader, LedgerWriter
 from chaos_main import has_work, open_control
 from chaos_redis import ChaosRedis
-from injected import ZERO
+from evidence import ZERO
 from local_mode import LocalMode, build_manifest
 from pod import SUPPORT
 from rrq.client import JobRequest, RRQClient

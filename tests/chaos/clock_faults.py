@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from injected import MAIN, SENTINEL, Injected
+from evidence import MAIN, SENTINEL, Injected
 
 if TYPE_CHECKING:
     from chaos_world import World

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_ledger import ACKNOWLEDGED
 from chaos_main import OWN
-from injected import MAIN, Injected
+from evidence import MAIN, Injected
 from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
 from rrq.job import new_job_id

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from injected import MAIN
-from spread import spread_of
-from stalls import KIND as STALL
+from evidence import MAIN, STALL
+from reruns import RENEWALS_PER_LEASE, REPORT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bars import Bars
-    from evidence import Evidence
-    from injected import DueAgain, Injected
-    from spread import Spread
+    from evidence import DueAgain, Evidence, Injected
 
 CHILD, SUPERVISOR, POD = "child killed", "supervisor killed", "pod killed"
 FEW = 5
@@ -24,6 +21,66 @@ OFTEN = 3
 # Jobs that wait for less than this are no backlog: at half capacity it is what one batch makes.
 BACKLOG_SECONDS_OF_LOAD = 0.5
 NEVER_SECONDS = 1e6
+# Of a grace period and what comes after it: so long an orphan may try to end its jobs before it is ended.
+DRAIN_SECONDS = 12.0
+# For a sweep to be noticed as due, to come and to be done; what is left of a short lease is too little for that.
+LEAST_SWEEP_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What is promised with the default lease of 15 s.
+
+    `report_seconds` is how long an outcome may be on its way to Redis when nothing is in its way.
+    """
+
+    child_due_again_seconds: float = 1.0
+    supervisor_due_again_seconds: float = 20.0
+    pod_due_again_seconds: float = 20.0
+    backlog_seconds: float = 30.0
+    report_seconds: float = REPORT_SECONDS
+    #: Where producers wait until a job is safe, and Redis may forget none that it acknowledged.
+    durable_parts: frozenset[str] = frozenset()
+
+
+def build_bars(lease_seconds: float, room: float = 1.0, durable_parts: frozenset[str] = frozenset()) -> Bars:
+    """Return the bars of a run.
+
+    `room` stretches what takes longer on a machine that has other things to do. The time that a lease or a grace period
+    takes by itself is the same everywhere, and counts get no room.
+    """
+    renewal_seconds = lease_seconds / RENEWALS_PER_LEASE
+    return Bars(
+        child_due_again_seconds=room,
+        supervisor_due_again_seconds=DRAIN_SECONDS + (renewal_seconds + 3.0) * room,
+        pod_due_again_seconds=lease_seconds + max(LEAST_SWEEP_SECONDS, renewal_seconds) * room,
+        backlog_seconds=30.0 * room,
+        report_seconds=REPORT_SECONDS * room,
+        durable_parts=durable_parts,
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Times in seconds."""
+
+    count: int
+    p50: float
+    p99: float
+    most: float
+
+
+def spread_of(seconds: Sequence[float]) -> Spread | None:
+    """Return the middle and the end of a set of times; None of none."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    return Spread(
+        len(ordered),
+        round(ordered[(len(ordered) - 1) // 2], 3),
+        round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 3),
+        round(ordered[-1], 3),
+    )
 
 
 def _puts_off_seconds(outage: Injected) -> float:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from injected import MAIN, SENTINEL, Injected
+from evidence import MAIN, SENTINEL, Injected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from injected import MAIN, HalfDone, Injected
+from evidence import MAIN, SENTINEL, HalfDone, Injected
 from rrq.connection import REDIS_ERRORS
 
 if TYPE_CHECKING:
@@ -174,6 +174,26 @@ async def _outage(
     return injected
 
 
+async def fail_over(world: World, fault: PlannedFault) -> Injected | None:
+    """To a replica that lags: Redis forgets what it had acknowledged, and everybody finds the new master."""
+    async with world.sentinel.redis_fault:
+        moments = await world.sentinel.fail_over(fault.between(0.5, 1.5))
+        injected = Injected(
+            fault.number,
+            fault.kind,
+            SENTINEL,
+            moments.begun_at,
+            moments.promoted_at,
+            is_outage=True,
+            loses=(moments.lagging_since, moments.killed_at),
+        )
+        try:
+            await world.sentinel.restore_replica()
+        except Exception as error:
+            raise HalfDone(injected) from error
+    return injected
+
+
 FAULTS = {
     "connections killed": kill_connections,
     "scripts flushed": flush_scripts,
@@ -183,4 +203,5 @@ FAULTS = {
     "Redis read-only": make_read_only,
     "Redis loading": load_slowly,
     "Redis out of memory": fill_memory,
+    "fail-over": fail_over,
 }

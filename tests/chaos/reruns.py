@@ -16,14 +16,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT, KILLED, RAISED, STARTED
-from stalls import KIND as STALL
+from evidence import STALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from chaos_ledger import Entry
-    from evidence import Evidence
-    from injected import Injected
+    from evidence import Evidence, Injected
 
 # An outcome is on its way for a few milliseconds; a busy machine gets room, and a fault after that explains nothing.
 REPORT_SECONDS = 0.5

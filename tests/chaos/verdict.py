@@ -14,22 +14,21 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from chaos_ledger import EFFECT, STARTED, TAKEN
-from judged_times import CHILD, POD, SUPERVISOR, JudgedTimes
+from evidence import MAIN
+from judged_times import CHILD, POD, SUPERVISOR, JudgedTimes, spread_of
 from reruns import find_reruns
-from spread import spread_of
-from stalls import stalled_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from bars import Bars
-    from evidence import Evidence
-    from injected import Injected
+    from evidence import Evidence, Injected
+    from judged_times import Bars, Spread
     from reruns import Rerun
-    from spread import Spread
 
 FEW = 5
 AFTER_SECONDS = 10.0
+# A few have nobody to hit: the pod was just being started again.
+LEAST_INJECTED_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,20 @@ def _left_with_legacy(evidence: Evidence) -> set[str]:
     return taken
 
 
+def find_shortfalls(
+    planned: int, injected: int, left_out: int, jobs_planned: int, jobs: int
+) -> Iterator[str]:
+    """Yield what a run lacks of what was planned: one that did less has shown less.
+
+    `left_out` are faults that this machine cannot have, which is no fault of the run.
+    """
+    possible = planned - left_out
+    if injected < LEAST_INJECTED_SHARE * possible:
+        yield f"only {injected} of {possible} planned faults were injected"
+    if jobs < jobs_planned:
+        yield f"only {jobs} of {jobs_planned} planned jobs were acknowledged"
+
+
 def judge(evidence: Evidence, bars: Bars) -> Report:
     """Return what happened and every promise that was broken."""
     return _Judge(evidence, bars).judge()
@@ -154,7 +167,9 @@ class _Judge:
                 {e.job_id for e in evidence.ledger if e.pid in evidence.legacy_pids and e.event == EFFECT}
             ),
             legacy_restarts=evidence.legacy_restarts,
-            stalled_seconds=round(stalled_seconds(evidence.stalls), 1),
+            stalled_seconds=round(
+                sum(stall.ended_at - stall.begun_at for stall in evidence.stalls if stall.part == MAIN), 1
+            ),
             load_seconds=round(evidence.load_ended_at - evidence.load_begun_at, 1),
             usual_throughput=round(median(rates.values()), 1) if rates else 0.0,
             due_again_child=self._times.due_again(CHILD),
