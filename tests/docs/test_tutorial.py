@@ -1,7 +1,7 @@
 """docs/tutorial.md from a Redis to a pool that scales, command by command as the page has them.
 
 `make demo`, with which it begins, is run by tests/operator/local/test_demo.py; its last part, which needs a cluster, is
-what tests/e2e does. The commands of both are looked at by test_examples.py.
+what tests/e2e does. The commands of both are looked at by test_pages.py.
 """
 
 from __future__ import annotations
