@@ -33,7 +33,7 @@ run-steps = report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && export TIER_REP
 	for step in $(1); do \
 	    if $(MAKE) --no-print-directory test-$$step; then outcome=passed; else outcome=FAILED; status=1; fi; \
 	    set -- "$$@" "$$step=$$outcome"; \
-	done; $(TIERS) tell "make $@" "$$@"; exit $$status
+	done; $(TIERS) tell "$$@"; exit $$status
 
 TEST_STEPS := static tests coverage chaos
 test: $(VENV)/.ready ## Format, lint, types, all tests that need Python alone, coverage, 30 seconds of chaos (8 min)

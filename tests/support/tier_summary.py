@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tier_report import TIERS, TierRun, append_run, tell_tests, tell_tiers
+from tier_report import append_lines
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
+# The last mark that a test has says where it belongs: what needs a cluster is slow as well.
+TIERS: Final = ("fast", "slow", "cluster", "e2e", "docker")
 # What builds images or runs pods takes minutes and more than this repository, so that one has to ask for it.
 ON_DEMAND: Final = {"docker": "make images-test", "e2e": "make e2e"}
 _OUTPUT: Final = "rrq_tiers"
@@ -74,27 +76,37 @@ class TierSummary:
             self._left_out |= Counter(told["left_out"])  # the larger: each process leaves out the same
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for line in self.build_lines():
+        lines = self.build_lines()
+        for line in lines:
             terminalreporter.write_line(line)
-        skipped = [(tier, reason, count) for (tier, reason), count in sorted(self._skipped.items())]
-        append_run(TierRun(self._run, Counter(self._failed.values()), skipped), self._report)
+        append_lines(lines, self._report)
 
     def build_lines(self) -> list[str]:
+        skipped = [
+            f"tests skipped: {tier} ({_count(tests)}): {reason}"
+            for (tier, reason), tests in sorted(self._skipped.items())
+        ]
         left_out = [
-            f"{tier} ({tell_tests(self._left_out[tier])}, {_why_left_out(tier)})"
+            f"{tier} ({_count(self._left_out[tier])}, {_why_left_out(tier)})"
             for tier in TIERS
             if self._left_out[tier]
         ]
-        skipped = [
-            f"tests skipped: {tier} ({tell_tests(count)}): {reason}"
-            for (tier, reason), count in sorted(self._skipped.items())
-        ]
+        failed = Counter(self._failed.values())
         servers = ", ".join(sorted(self.servers_used)) or "none needed"
         return [
             *skipped,
             *([f"tiers left out: {', '.join(left_out)}"] if left_out else []),
-            f"tiers run: {tell_tiers(self._run) or 'none'}; server: {servers}",
+            *([f"tests failed: {_list_tiers(failed)}"] if failed else []),
+            f"tiers run: {_list_tiers(self._run) or 'none'}; server: {servers}",
         ]
+
+
+def _list_tiers(counts: Counter[str]) -> str:
+    return ", ".join(f"{tier} ({_count(counts[tier])})" for tier in TIERS if counts[tier])
+
+
+def _count(tests: int) -> str:
+    return f"{tests} test{'' if tests == 1 else 's'}"
 
 
 def _why_left_out(tier: str) -> str:

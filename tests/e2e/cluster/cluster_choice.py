@@ -31,7 +31,7 @@ from kubernetes_build import (
 from packages import MissingPackages, install, refuse_where_none_can_be_installed
 from progress import CommandFailed, say
 from real_cluster import RealCluster, refuse_where_no_machine_can_be, refuse_where_none_can_run
-from tier_report import REPORT_VARIABLE, TierRun, append_run
+from tier_report import note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def main() -> int:
         prepare()
     except CannotHostKubernetes as missing:
         say(f"no cluster with nodes here, so no end-to-end stories. {missing}")
-        append_run(TierRun(left_undone={"stories": str(missing)}), os.environ.get(REPORT_VARIABLE))
+        note("stories", str(missing))
         return NOT_HERE
     except CommandFailed as error:
         say(str(error))

@@ -17,10 +17,10 @@ import yaml
 
 from control_plane import Cluster
 from docker_engine import DockerEngine, answers
-from kind_engine import KindEngine, refuse_where_none_can_start
+from kind_engine import KindEngine
 from kind_node_image import build_node_image, has_image, own_node_image, refuse_where_none_can_be_built
 from kind_programs import PUBLISHED_NODE_IMAGE, find_kind
-from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes, find_client, given_kubeconfig
+from kubernetes_build import CannotHostKubernetes, find_client
 from progress import say
 
 if TYPE_CHECKING:
@@ -53,21 +53,6 @@ def why_not() -> str | None:
     except CannotHostKubernetes as missing:
         return str(missing)
     return None
-
-
-def tell_about_kind() -> str:
-    """Say in one line what kind has to do with the stories of `make test` here, and what else there is to run it."""
-    if given_kubeconfig() is not None:
-        missing = f"{KUBECONFIG_VARIABLE} names another cluster."
-    elif (without_kind := why_not()) is None:
-        return "an engine answers, so it is the cluster of the stories"
-    else:
-        missing = without_kind
-    try:
-        refuse_where_none_can_start()
-    except CannotHostKubernetes as reason:
-        return f"not run. {missing} `make kind-test` would bring an engine, but not here. {reason}"
-    return f"not run. {missing} `make kind-test` brings an engine of its own (8 min)."
 
 
 @contextmanager
