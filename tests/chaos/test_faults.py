@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-import time
-from dataclasses import astuple
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +11,10 @@ from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-import chaos_sentinel
 import chaos_world
 import redis_faults
-from chaos_clock import FakeClock, NoFakeClock, find_library
 from chaos_config import ChaosConfig
 from chaos_main import PATIENCE_SECONDS, MainPart, open_control, open_patient
-from chaos_redis import ChaosRedis, find_server_for_fake_clock
-from chaos_sentinel import SentinelPart
 from fault_plan import KINDS, PlannedFault
 from waiting import eventually
 
@@ -157,54 +148,3 @@ async def test_scripts_are_flushed_and_every_connection_but_our_own_is_killed(wo
     after = await other.client_id()
     await other.aclose()
     assert after != before
-
-
-@pytest.mark.slow
-async def test_a_fail_over_forgets_what_the_replica_had_not_heard_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = SentinelPart(CONFIG, tmp_path)
-    try:
-        await part.start_servers()
-        lag = HeldSleep(monkeypatch, chaos_sentinel)
-        control = open_patient(part.master.port)
-        await control.set("before", "1")
-        assert await control.wait(1, 0) == 1
-        task = asyncio.create_task(part.fail_over(lag_seconds=1.0))
-        # The filler that keeps the replica busy has been written and deleted: from here on it hears nothing.
-        await asyncio.wait_for(lag.is_asleep.wait(), PATIENCE_SECONDS)
-        await control.set("within", "1")
-        await control.aclose()
-        lag.is_over.set()
-        moments = astuple(await task)
-        assert list(moments) == sorted(moments)
-        await part.restore_replica()
-        control = open_patient(part.master.port)
-        assert await control.mget("before", "within") == [b"1", None]
-        await control.aclose()
-    finally:
-        await part.close()
-
-
-@pytest.mark.cluster  # root has libfaketime installed
-async def test_the_clocks_of_a_process_and_of_a_running_redis_jump(tmp_path: Path) -> None:
-    try:
-        clock = FakeClock(find_library(), tmp_path / "clock")
-    except NoFakeClock as reason:
-        pytest.skip(str(reason))
-    clock.jump(-3600.0)
-    code = "import time; print(time.time(), time.monotonic())"
-    before = time.time(), time.monotonic()
-    environment = os.environ | clock.environment
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
-    wall, monotonic = map(float, said.stdout.split())
-    assert wall == pytest.approx(before[0] - 3600, abs=60)
-    assert monotonic == pytest.approx(before[1], abs=60)
-    if find_server_for_fake_clock() is None:
-        pytest.skip("every server here is built with jemalloc, which libfaketime cannot be loaded into")
-    with ChaosRedis(clock) as server:
-        control = open_patient(server.port)
-        for jump, offset in ((0.0, -3600), (7200.0, 3600)):
-            clock.jump(jump)
-            assert (await control.time())[0] - time.time() == pytest.approx(offset, abs=30)
-        await control.aclose()

@@ -118,32 +118,20 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     return seen | await look(store)
 
 
-async def test_keys_in_redis_are_those_of_the_page_and_of_the_type_that_it_names(store: JobStore) -> None:
+async def test_keys_in_redis_are_those_of_the_page_with_their_types_and_lifetimes(store: JobStore) -> None:
     facts = {key.pattern: key for key in keys_page.list_keys()}
-    seen = await live_a_little(store)
-    wrong = {
-        (one.key, one.type) for one in seen if keys_page.TYPES[facts[find_pattern(one.key)].type] != one.type
-    }
-    assert wrong == set()
-    assert facts.keys() - {find_pattern(one.key) for one in seen} - SELDOM_SEEN == NEVER_SEEN
-
-
-async def test_keys_expire_where_the_page_says_so_and_nowhere_else(store: JobStore) -> None:
-    facts = {key.pattern: key for key in keys_page.list_keys()}
-    for one in await live_a_little(store):
-        pattern = find_pattern(one.key)
+    seen = {(one, find_pattern(one.key)) for one in await live_a_little(store)}
+    assert {
+        (one.key, one.type) for one, pattern in seen if keys_page.TYPES[facts[pattern].type] != one.type
+    } == set()
+    assert facts.keys() - {pattern for _, pattern in seen} - SELDOM_SEEN == NEVER_SEEN
+    longest_ms: dict[str, int] = {}
+    for one, pattern in seen:
+        longest_ms[pattern] = max(longest_ms.get(pattern, -1), one.remaining_ms)
         # That of a job depends on how far the job has come.
         if pattern != "rrq:job:<job_id>":
             lifetime = facts[pattern].lifetime
             assert one.expires == bool(_EXPIRES.search(lifetime)), (one.key, lifetime)
-
-
-async def test_keys_live_for_the_times_that_the_page_tells(store: JobStore) -> None:
-    facts = {key.pattern: key for key in keys_page.list_keys()}
-    longest_ms: dict[str, int] = {}
-    for one in await live_a_little(store):
-        pattern = find_pattern(one.key)
-        longest_ms[pattern] = max(longest_ms.get(pattern, -1), one.remaining_ms)
     for pattern, (words, seconds) in TIMES_SECONDS.items():
         assert words in facts[pattern].lifetime
         assert seconds - LATE_SECONDS <= longest_ms[pattern] / 1_000 <= seconds, pattern

@@ -105,17 +105,7 @@ def test_every_section_shows_a_mistake_and_its_answer() -> None:
     assert len(titles) == len(set(titles))
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed", "verdict"),
-    [
-        ("ERROR: gone.\n", "Usage: x\nERROR: gone.\n", True),
-        ("ERROR: gone.\n", "ERROR: gone. And more.\n", False),
-        ("ERROR: gone.\n", "WARNING ERROR: gone.\n", False),
-        ("… gone in … s.\n", "job 7 gone in 3 s.\n", True),
-        ("one … two\n", "one\ntwo\n", False),
-        ("one\ntwo\n", "zero\none\ntwo\nthree", True),
-        ("one\nthree\n", "one\ntwo\nthree", False),
-    ],
-)
-def test_what_the_page_shows_is_compared_line_by_line(expected: str, printed: str, verdict: bool) -> None:
-    assert is_shown(expected, printed) is verdict
+def test_what_the_page_shows_is_compared_line_by_line() -> None:
+    assert is_shown("… gone in … s.\n", "Usage: x\njob 7 gone in 3 s.\n")
+    for other in ("ERROR: gone. And more.\n", "WARNING ERROR: gone.\n", "ERROR:\ngone.\n"):
+        assert not is_shown("ERROR: gone.\n", other)

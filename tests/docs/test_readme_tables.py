@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 # At the end of the path: the bench has modules whose names those of the tests must keep.
@@ -25,19 +23,11 @@ def test_the_tables_are_what_the_benchmarks_measured() -> None:
     renewed = tables.insert_tables(README, tables.build_tables())
     assert renewed == README, "README.md differs from bench/results: run `python bench/readme_tables.py`"
 
-
-@pytest.mark.parametrize("name", ["speed", "faults", "reaction"])
-def test_a_figure_that_was_changed_by_hand_is_found(name: str) -> None:
-    table = tables.build_tables()[name]
+    table = tables.build_tables()["speed"]
     figure = re.findall(r"\d[\d,.]*\d", table)[3]
     doctored = README.replace(table, table.replace(figure, "987654"))
     assert doctored != README
     assert tables.insert_tables(doctored, tables.build_tables()) == README
-
-
-def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="put them back"):
-        tables.insert_tables("# RRQ\n", {"speed": "| |"})
 
 
 def test_the_pages_that_the_readme_leads_to_tell_of_the_same_runs() -> None:
@@ -66,25 +56,10 @@ def test_a_queue_that_lost_jobs_is_not_shown_as_done() -> None:
     )
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z-]+)`", README))))
-def test_every_command_that_remakes_something_is_in_the_makefile(target: str) -> None:
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-
-
-def read_blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
 def test_the_jobs_of_the_readme_reach_the_queue_of_the_example(redis_dsn: str) -> None:
-    (command,) = re.findall(r"\.venv/bin/python (-m examples\.\w+)", "".join(read_blocks("sh")))
+    (command,) = re.findall(r"\.venv/bin/python (-m examples\.\w+)", README)
     said = subprocess.run(
         [sys.executable, *command.split()],
         cwd=ROOT, env={**os.environ, "RRQ_REDIS_DSN": redis_dsn}, check=True, capture_output=True, text=True, timeout=60,
     ).stdout  # fmt: skip
     assert said.strip() == "450 jobs queued"
-
-
-def test_the_shell_of_the_readme_is_shell() -> None:
-    for block in read_blocks("sh"):
-        checked = subprocess.run(["bash", "-n"], input=block, check=False, capture_output=True, text=True)
-        assert checked.returncode == 0, checked.stderr

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily
-from pydantic import Field
 from pydantic_settings import BaseSettings
 
 import commands_page
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODE = [reference.ROOT / "worker", reference.ROOT / "operator"]
-
-
-@pytest.mark.parametrize("name", reference.PAGES)
-def test_the_page_is_what_the_code_says(name: str) -> None:
-    written = (reference.FOLDER / name).read_text()
-    assert reference.PAGES[name]() == written, "Run make reference and commit what it writes."
 
 
 def test_a_page_that_somebody_changed_is_found(tmp_path: Path) -> None:
@@ -64,56 +57,21 @@ def test_lists_and_mappings_are_given_as_json(monkeypatch: pytest.MonkeyPatch) -
     assert settings.event_handlers == ["shop.hooks.Log"]
 
 
-def test_a_setting_without_words_is_refused() -> None:
+def test_what_has_no_words_is_refused() -> None:
     class Incomplete(BaseSettings):
-        told: int = Field(default=1, description="How many.")
         untold: int = 2
 
     with pytest.raises(Undescribed, match="Setting untold has no description"):
         list(settings_page.list_settings(Incomplete))
-
-
-def test_a_field_of_a_pool_without_words_is_refused() -> None:
-    schema = {
-        "properties": {"worker": {"description": "The pods.", "properties": {"image": {"type": "string"}}}}
-    }
+    schema = {"properties": {"worker": {"description": "Pods.", "properties": {"image": {"type": "string"}}}}}
     with pytest.raises(Undescribed, match=r"Field worker\.image of a pool"):
         list(pool_page.list_fields(schema))
-
-
-@pytest.mark.parametrize("help_text", ["", "  "])
-def test_a_metric_without_words_is_refused(help_text: str) -> None:
     with pytest.raises(Undescribed, match="Metric rrq_new"):
-        list(metrics_page.list_metrics([GaugeMetricFamily("rrq_new", help_text, value=1)], {}))
-
-
-def test_a_metric_whose_labels_are_not_known_is_refused() -> None:
-    family = GaugeMetricFamily("rrq_new", "Something new.", labels=("queue",))
-    with pytest.raises(Undescribed, match="Metric rrq_new has no series"):
-        list(metrics_page.list_metrics([family], {}))
-
-
-@pytest.mark.parametrize(
-    ("docstring", "complaint"),
-    [
-        (None, "Key job_key has no description"),
-        ("Something about a job.\n\nLives for ever.", "The type of key job_key"),
-        ("Hash with a job.", "How long key job_key lives"),
-        ("Hash with a job.\n\nLives", "The lifetime of key job_key"),
-    ],
-)
-def test_a_key_without_words_is_refused(docstring: str | None, complaint: str) -> None:
-    with pytest.raises(Undescribed, match=complaint):
-        keys_page.read_key(Keys(), "job_key", docstring)
-
-
-def test_a_command_or_option_without_words_is_refused() -> None:
-    bare = click.Command("bare")
+        list(metrics_page.list_metrics([GaugeMetricFamily("rrq_new", "", value=1)], {}))
+    with pytest.raises(Undescribed, match="How long key job_key lives"):
+        keys_page.read_key(Keys(), "job_key", "Hash with a job.")
     with pytest.raises(Undescribed, match="Command shop bare"):
-        list(commands_page.render_program("shop bare", bare))
-    option = click.Command("sweep", help="Sweep.", params=[click.Option(["--deep"], help=" [env: DEEP]")])
-    with pytest.raises(Undescribed, match="Option --deep of shop sweep"):
-        list(commands_page.render_program("shop sweep", option))
+        list(commands_page.render_program("shop bare", click.Command("bare")))
 
 
 def test_every_variable_that_the_code_names_is_on_a_page() -> None:

@@ -13,38 +13,23 @@ from site_check import find_broken_links, find_foreign_loads
 
 ROOT = Path(__file__).parents[2]
 
-# One build for all tests of this file.
-pytestmark = pytest.mark.xdist_group("site")
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+@pytest.mark.cluster  # not because of Kubernetes: it takes long
+def test_the_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
+    site = tmp_path / "site"
     build = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)],
         cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert build.returncode == 0, build.stdout + build.stderr
-    return folder
-
-
-def test_every_page_of_docs_is_there(site: Path) -> None:
     pages = list((ROOT / "docs").rglob("*.md"))
     assert len(pages) > 50
     for page in pages:
         name = "index" if page.name == "README.md" else page.stem
         assert (site / page.relative_to(ROOT).with_name(f"{name}.html")).is_file(), page
-
-
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert find_foreign_loads(site) == []
-
-
-def test_every_link_inside_the_site_leads_somewhere(site: Path) -> None:
     assert find_broken_links(site) == []
-
-
-def test_code_that_a_page_links_to_can_be_read_there(site: Path) -> None:
+    # Code that a page links to can be read there.
     assert 'href="../examples/jobs.py.html"' in (site / "docs" / "tutorial.html").read_text()
     assert "registry" in (site / "examples" / "jobs.py.html").read_text()
 
