@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from evidence import MAIN, SENTINEL, Injected
+from evidence import MAIN, SENTINEL, Injected, ended_now
 
 if TYPE_CHECKING:
     from chaos_world import World
@@ -25,7 +25,7 @@ async def jump_pod(world: World, fault: PlannedFault) -> Injected | None:
     part, clock = clocks[fault.pick(len(clocks))]
     begun_at = time.monotonic()
     clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
-    return Injected(fault.number, fault.kind, part, begun_at, time.monotonic())
+    return ended_now(fault, begun_at, part=part)
 
 
 async def jump_producers(world: World, fault: PlannedFault) -> Injected | None:
@@ -34,7 +34,7 @@ async def jump_producers(world: World, fault: PlannedFault) -> Injected | None:
         return None
     begun_at = time.monotonic()
     world.main.producer_clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic())
+    return ended_now(fault, begun_at)
 
 
 async def jump_redis_forward(world: World, fault: PlannedFault) -> Injected | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from chaos_ledger import Entry
+    from fault_plan import PlannedFault
 
 MAIN = "main"
 SENTINEL = "sentinel"
@@ -48,6 +50,13 @@ class Injected:
     disturbs_all: bool = False
     loses: tuple[float, float] | None = None
     poison: tuple[str, ...] = ()
+
+
+def ended_now(
+    fault: PlannedFault, begun_at: float, pids: tuple[int, ...] = (), *, part: str = MAIN, **more: Any
+) -> Injected:
+    """Return the fault that was planned as one that is over by now."""
+    return Injected(fault.number, fault.kind, part, begun_at, time.monotonic(), pids, **more)
 
 
 class HalfDone(Exception):

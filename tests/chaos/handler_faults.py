@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_ledger import ACKNOWLEDGED
 from chaos_main import OWN
-from evidence import MAIN, Injected
+from evidence import Injected, ended_now
 from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
 from rrq.job import new_job_id
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from chaos_world import World
     from fault_plan import PlannedFault
 
@@ -29,38 +31,6 @@ SEND_PATIENCE_SECONDS = 30.0
 DEADLY_SECONDS = 120.0
 
 
-async def exit_process(world: World, fault: PlannedFault) -> Injected | None:
-    return await _poison(world, fault, "exit_process", ends_process=True)
-
-
-async def exhaust_memory(world: World, fault: PlannedFault) -> Injected | None:
-    return await _poison(world, fault, "exhaust_memory", ends_process=True)
-
-
-async def exhaust_container(world: World, fault: PlannedFault) -> Injected | None:
-    """Nothing is left to say why: only the ends of the leases are seen, as often as `worker_lost_limit` allows."""
-    return await _poison(world, fault, "exhaust_container", ends_process=True)
-
-
-async def hang(world: World, fault: PlannedFault) -> Injected | None:
-    """Killed by its supervisor each time, once every job beside it is past its deadline too."""
-    return await _poison(
-        world, fault, "hang", HANG_SECONDS, ends_process=True, _job_timeout_seconds=HANG_TIMEOUT_SECONDS
-    )
-
-
-async def ignore_cancellation(world: World, fault: PlannedFault) -> Injected | None:
-    """Runs past its timeout, which ends the job; the process goes on."""
-    return await _poison(
-        world,
-        fault,
-        "ignore_cancellation",
-        IGNORE_TURNS,
-        ends_process=False,
-        _job_timeout_seconds=CANCEL_TIMEOUT_SECONDS,
-    )
-
-
 async def block_loop(world: World, fault: PlannedFault) -> Injected | None:
     """No poison: it comes back before any deadline, and nobody's job may have been given away."""
     begun_at = time.monotonic()
@@ -70,30 +40,31 @@ async def block_loop(world: World, fault: PlannedFault) -> Injected | None:
         return None
     world.acknowledged.record(ACKNOWLEDGED, job_id)
     await asyncio.sleep(seconds)
-    return Injected(
-        fault.number, fault.kind, MAIN, begun_at, time.monotonic(), jobs=(job_id,), hit_seconds=seconds
-    )
+    return ended_now(fault, begun_at, jobs=(job_id,), hit_seconds=seconds)
 
 
-async def _poison(
-    world: World, fault: PlannedFault, function: str, *args: Any, ends_process: bool, **options: Any
-) -> Injected | None:
-    begun_at = time.monotonic()
-    job_id = await _send(world, function, *args, **options)
-    if job_id is None:
-        return None
-    return Injected(
-        fault.number,
-        fault.kind,
-        MAIN,
-        begun_at,
-        time.monotonic(),
-        jobs=(job_id,),
-        cuts=ends_process,
-        ends=ends_process,
-        hit_seconds=DEADLY_SECONDS if ends_process else 0.0,
-        poison=(job_id,),
-    )
+def _poison(
+    function: str, *args: Any, ends_process: bool = True, timeout_seconds: int | None = None
+) -> Callable[[World, PlannedFault], Awaitable[Injected | None]]:
+    """Return the fault that sends a job which does this to whatever process runs it."""
+    options = {} if timeout_seconds is None else {"_job_timeout_seconds": timeout_seconds}
+
+    async def inject(world: World, fault: PlannedFault) -> Injected | None:
+        begun_at = time.monotonic()
+        job_id = await _send(world, function, *args, **options)
+        if job_id is None:
+            return None
+        return ended_now(
+            fault,
+            begun_at,
+            jobs=(job_id,),
+            cuts=ends_process,
+            ends=ends_process,
+            hit_seconds=DEADLY_SECONDS if ends_process else 0.0,
+            poison=(job_id,),
+        )
+
+    return inject
 
 
 async def _send(world: World, function: str, *args: Any, **options: Any) -> str | None:
@@ -118,10 +89,15 @@ async def _send(world: World, function: str, *args: Any, **options: Any) -> str 
 
 
 FAULTS = {
-    "handler exits": exit_process,
-    "handler exhausts memory": exhaust_memory,
-    "container out of memory": exhaust_container,
+    "handler exits": _poison("exit_process"),
+    "handler exhausts memory": _poison("exhaust_memory"),
+    # Nothing is left to say why: only the ends of the leases are seen, as often as `worker_lost_limit` allows.
+    "container out of memory": _poison("exhaust_container"),
     "handler blocks the loop": block_loop,
-    "handler hangs": hang,
-    "handler ignores cancellation": ignore_cancellation,
+    # Killed by its supervisor each time, once every job beside it is past its deadline too.
+    "handler hangs": _poison("hang", HANG_SECONDS, timeout_seconds=HANG_TIMEOUT_SECONDS),
+    # Runs past its timeout, which ends the job; the process goes on.
+    "handler ignores cancellation": _poison(
+        "ignore_cancellation", IGNORE_TURNS, ends_process=False, timeout_seconds=CANCEL_TIMEOUT_SECONDS
+    ),
 }

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from evidence import MAIN, SENTINEL, Injected
+from evidence import MAIN, SENTINEL, Injected, ended_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from chaos_network import Network
     from chaos_world import World
@@ -33,7 +33,7 @@ class _Victim:
     def injected(self, fault: PlannedFault, begun_at: float) -> Injected:
         """What was done, ended now: to those who were there and to those who have come since."""
         pids = tuple(self.hit.union(self.find_pids()))
-        return Injected(fault.number, fault.kind, self.part, begun_at, time.monotonic(), pids)
+        return ended_now(fault, begun_at, pids, part=self.part)
 
 
 def _pick(world: World, fault: PlannedFault) -> _Victim:
@@ -82,37 +82,33 @@ async def cut_replies(world: World, fault: PlannedFault) -> Injected | None:
     return victim.injected(fault, begun_at)
 
 
-async def silence_within_lease(world: World, fault: PlannedFault) -> Injected | None:
-    """Harmless, whenever it comes: see ChaosConfig.socket_timeout_seconds."""
-    return await _silence(world, fault, WITHIN_LEASES * world.config.lease_seconds, cuts=False)
+def silence(leases: float, *, cuts: bool) -> Callable[[World, PlannedFault], Awaitable[Injected | None]]:
+    """Return the fault of no bytes for so long; within a lease it is harmless, whenever it comes: see ChaosConfig."""
 
+    async def inject(world: World, fault: PlannedFault) -> Injected | None:
+        victim = _pick(world, fault)
+        begun_at = time.monotonic()
+        victim.network.silence(True)
+        try:
+            await asyncio.sleep(leases * world.config.lease_seconds)
+        finally:
+            victim.network.silence(False)
+        injected = victim.injected(fault, begun_at)
+        return replace(
+            injected,
+            # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
+            ended_at=injected.ended_at + world.config.socket_timeout_seconds,
+            cuts=cuts,
+            cuts_from=begun_at + world.config.least_lease_left_seconds,
+        )
 
-async def silence_past_lease(world: World, fault: PlannedFault) -> Injected | None:
-    return await _silence(world, fault, PAST_LEASES * world.config.lease_seconds, cuts=True)
-
-
-async def _silence(world: World, fault: PlannedFault, seconds: float, *, cuts: bool) -> Injected | None:
-    victim = _pick(world, fault)
-    begun_at = time.monotonic()
-    victim.network.silence(True)
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        victim.network.silence(False)
-    injected = victim.injected(fault, begun_at)
-    return replace(
-        injected,
-        # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
-        ended_at=injected.ended_at + world.config.socket_timeout_seconds,
-        cuts=cuts,
-        cuts_from=begun_at + world.config.least_lease_left_seconds,
-    )
+    return inject
 
 
 FAULTS = {
     "network slow": slow_down,
     "network cut": cut,
     "replies cut": cut_replies,
-    "network silent within the lease": silence_within_lease,
-    "network silent past the lease": silence_past_lease,
+    "network silent within the lease": silence(WITHIN_LEASES, cuts=False),
+    "network silent past the lease": silence(PAST_LEASES, cuts=True),
 }

@@ -13,7 +13,7 @@ import psutil
 
 from chaos_ledger import EFFECT
 from chaos_zero import BURST_QUEUE, POOL_QUEUE, START_SECONDS
-from evidence import MAIN, ZERO, HalfDone, Injected
+from evidence import ZERO, HalfDone, Injected, ended_now
 
 if TYPE_CHECKING:
     from chaos_pods import PodPlace
@@ -51,7 +51,7 @@ async def kill_child(world: World, fault: PlannedFault) -> Injected | None:
     if not _signal(pid, signal.SIGKILL):
         return None
     world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, family))
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=True, ends=True)
+    return ended_now(fault, begun_at, (pid,), cuts=True, ends=True)
 
 
 async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
@@ -66,12 +66,9 @@ async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
     place.killed.add(supervisor)
     pids = (supervisor, *children)
     world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
-    return Injected(
-        fault.number,
-        fault.kind,
-        MAIN,
+    return ended_now(
+        fault,
         begun_at,
-        time.monotonic(),
         pids,
         cuts=True,
         cuts_from=begun_at + GRACE_SECONDS,
@@ -95,7 +92,7 @@ async def kill_pod(world: World, fault: PlannedFault) -> Injected | None:
     for pid in pids:
         _signal(pid, signal.SIGKILL)
     world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), pids, cuts=True, ends=True)
+    return ended_now(fault, begun_at, pids, cuts=True, ends=True)
 
 
 async def stop_past_lease(world: World, fault: PlannedFault) -> Injected | None:
@@ -127,9 +124,7 @@ async def _stop(world: World, fault: PlannedFault, seconds: float, *, cuts: bool
     finally:
         place.stopped.discard(pid)
     cuts_from = begun_at + world.config.least_lease_left_seconds
-    return Injected(
-        fault.number, fault.kind, MAIN, begun_at, time.monotonic(), (pid,), cuts=cuts, cuts_from=cuts_from
-    )
+    return ended_now(fault, begun_at, (pid,), cuts=cuts, cuts_from=cuts_from)
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
@@ -192,7 +187,7 @@ async def _settle_by_burst(part: ZeroPart, jobs: list[str]) -> None:
 
 
 def _killed(fault: PlannedFault, begun_at: float, pids: tuple[int, ...]) -> Injected:
-    return Injected(fault.number, fault.kind, ZERO, begun_at, time.monotonic(), pids, cuts=True, ends=True)
+    return ended_now(fault, begun_at, pids, part=ZERO, cuts=True, ends=True)
 
 
 FAULTS = {

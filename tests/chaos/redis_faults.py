@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evidence import MAIN, SENTINEL, HalfDone, Injected
+from evidence import SENTINEL, HalfDone, Injected, ended_now
 from rrq.connection import REDIS_ERRORS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def kill_connections(world: World, fault: PlannedFault) -> Injected | None
         await world.main.patient.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     except REDIS_ERRORS:
         return None
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), disturbs_all=True)
+    return ended_now(fault, begun_at, disturbs_all=True)
 
 
 async def flush_scripts(world: World, fault: PlannedFault) -> Injected | None:
@@ -45,7 +45,7 @@ async def flush_scripts(world: World, fault: PlannedFault) -> Injected | None:
         await world.main.patient.script_flush()
     except REDIS_ERRORS:
         return None
-    return Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic())
+    return ended_now(fault, begun_at)
 
 
 async def shut_down(world: World, fault: PlannedFault) -> Injected | None:
@@ -168,7 +168,7 @@ async def _outage(
         await action(world.main)
     except Exception as error:  # noqa: BLE001  told below: whatever it did until then has happened
         failed = error
-    injected = Injected(fault.number, fault.kind, MAIN, begun_at, time.monotonic(), is_outage=True)
+    injected = ended_now(fault, begun_at, is_outage=True)
     if failed is not None:
         raise HalfDone(injected) from failed
     return injected
