@@ -41,6 +41,9 @@ FAULTS: dict[str, Callable[[World, PlannedFault], Awaitable[Injected | None]]] =
     **clock_faults.FAULTS,
 }
 CAPACITY_JOBS, QUICK_CAPACITY_JOBS = 400, 120
+MEASURING_SECONDS = 20.0
+# With less there would be no load beside that of RRQ 0.7.1.
+LEAST_CAPACITY = 20.0
 TURN_SECONDS = 0.1
 # Shorter ones are what `REPORT_SECONDS` leaves room for.
 SHORTEST_STALL_SECONDS = 0.4
@@ -122,11 +125,13 @@ class World:
         ]
         begun_at = time.monotonic()
         await self.client.enqueue_many(requests)
-        while len(self._effects) < jobs:
+        # Where a machine has hardly any time for the pods, the rest of these jobs is part of the load.
+        while len(self._effects) < jobs and time.monotonic() < begun_at + MEASURING_SECONDS:
             await asyncio.sleep(0.02)
             self.read_ledgers()
         # At the end slots stand empty for want of jobs, for half of a long one on average.
-        self.capacity = jobs / max(0.1, time.monotonic() - begun_at - LONGEST_SECONDS / 2)
+        seconds = max(0.1, time.monotonic() - begun_at - LONGEST_SECONDS / 2)
+        self.capacity = max(LEAST_CAPACITY, len(self._effects) / seconds)
         return self.capacity
 
     @property
