@@ -1,4 +1,4 @@
-"""The typed API at run time: registering, enqueueing, options, results. What mypy sees is in test_app_types.py."""
+"""The typed API at run time: registering, enqueueing, options, results. What mypy sees is in typed_users_code.py."""
 
 from __future__ import annotations
 
