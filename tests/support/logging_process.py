@@ -1,4 +1,4 @@
-"""A process that logs as the command line does; run as a script: what to do, and the DSN of Redis."""
+"""A process that logs as the command line does; run as a script: what to do, and DSNs of Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rrq.logs import configure_logging
 logger = logging.getLogger("logging_process")
 
 
-def hello(_: str) -> None:
+def hello() -> None:
     logger.info("hello\nworld", extra={"job_id": "j 1", "attempt": 2})
     try:
         raise ValueError("first line\nsecond line")
@@ -44,16 +44,17 @@ def contradict(dsn: str) -> None:
     RRQSettings(redis_dsn=dsn, worker_lease_seconds=1, worker_lease_renewal_seconds=2)
 
 
-def get_into_trouble(dsn: str) -> None:
-    for task in (contradict, produce, burst):
-        try:
-            task(dsn)
-        except Exception:
-            logger.exception("ended by an error", extra={"task": task.__name__})
-            # What the interpreter prints of an error that nobody catches.
-            traceback.print_exc()
+def get_into_trouble(*dsns: str) -> None:
+    for number, dsn in enumerate(dsns):
+        for task in (contradict, produce, burst):
+            try:
+                task(dsn)
+            except Exception:
+                logger.exception("ended by an error", extra={"task": task.__name__, "number": number})
+                # What the interpreter prints of an error that nobody catches.
+                traceback.print_exc()
 
 
 if __name__ == "__main__":
     configure_logging(level="DEBUG", context={"pod": "a"})
-    {"hello": hello, "get_into_trouble": get_into_trouble}[sys.argv[1]](sys.argv[2])
+    {"hello": hello, "get_into_trouble": get_into_trouble}[sys.argv[1]](*sys.argv[2:])
