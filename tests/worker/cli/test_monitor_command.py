@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
+from contextlib import aclosing
 from typing import TYPE_CHECKING
-
-import pytest
 
 from commandline import CommandLine, terminal
 from fleet import running_worker
@@ -82,49 +80,36 @@ async def test_lost_workers_and_expired_dead_letters_are_told(cli: CommandLine, 
     assert "(the job has expired)" in await cli.ok("monitor")
 
 
-async def test_in_a_pipe_it_is_a_process_that_ends(cli: CommandLine, client: RRQClient) -> None:
-    await client.enqueue("add", _queue_name="mail")
-    process = cli.process("monitor", "--json")
-    out, _ = await asyncio.to_thread(process.communicate, timeout=30)
-    assert process.returncode == 0
-    assert json.loads(out)["queues"]["mail"]["due"] == 1
-
-
 async def shows(screen: Terminal, text: str, timeout_seconds: float = 60.0) -> None:
     await eventually(lambda: text in screen.text, timeout_seconds, f"{text!r} was not shown")
 
 
-async def test_in_a_terminal_it_is_live_until_ctrl_c(
-    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
+async def test_in_a_terminal_it_is_live_and_follows_the_size_of_the_window_until_ctrl_c(
+    cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     settings.worker_shutdown_grace_period_seconds = 0.1
-    with terminal(cli.environment, "monitor", "--refresh", "0.1") as screen:
+    with terminal(cli.environment, "monitor", "--refresh", "0.1", rows=60, columns=140) as screen:
         await shows(screen, "0 jobs due, 0 running on 0 workers")
         await client.enqueue("hold")
         await shows(screen, "1 jobs due")
         async with running_worker(settings, registry) as worker:
             await shows(screen, "1 running on 1 workers")
             await shows(screen, worker.worker_id[:12])
-        screen.press_ctrl_c()
-        assert await asyncio.to_thread(screen.wait) == 0
-    assert "Traceback" not in screen.text
-    assert "\x1b[?1049l" in screen.raw, "the terminal was left on its other screen"
-    assert "\x1b[?25h" in screen.raw, "the cursor stayed hidden"
 
-
-async def test_it_follows_the_size_of_the_window(cli: CommandLine, store: JobStore) -> None:
-    for number in range(30):
-        await start_worker(store, f"worker-{number:02d}", pod_uid=f"pod-{number:02d}-{'x' * 60}")
-    with terminal(cli.environment, "monitor", "--refresh", "0.1", rows=60, columns=140) as screen:
-        await shows(screen, "Workers (")
+        for number in range(30):
+            await start_worker(store, f"worker-{number:02d}", pod_uid=f"pod-{number:02d}-{'x' * 60}")
+        screen.forget()
         await eventually(lambda: 70 < _widest(screen) <= 140)
         screen.resize(30, 70)
         # A picture that was drawn for the old size may still be on its way: forget until one fits.
         await eventually(lambda: _fits(screen, 70), message="the picture did not become smaller")
         await shows(screen, "more not shown")
         assert _widest(screen) <= 70
-        screen.signal(signal.SIGTERM)
+        screen.press_ctrl_c()
         assert await asyncio.to_thread(screen.wait) == 0
+    assert "Traceback" not in screen.text
+    assert "\x1b[?1049l" in screen.raw, "the terminal was left on its other screen"
+    assert "\x1b[?25h" in screen.raw, "the cursor stayed hidden"
 
 
 def _fits(screen: Terminal, columns: int) -> bool:
@@ -137,64 +122,53 @@ def _widest(screen: Terminal) -> int:
     return max((len(line) for line in screen.text.splitlines()), default=0)
 
 
-async def test_it_survives_redis_going_away(own_redis: EmbeddedRedis) -> None:
-    settings = RRQSettings(redis_dsn=own_redis.dsn)
-    client = RRQClient(settings)
-    await client.enqueue("add", _queue_name="mail")
-    with terminal({"RRQ_REDIS_DSN": own_redis.dsn}, "monitor", "--refresh", "0.1", columns=200) as screen:
-        await shows(screen, "1 jobs due")
-        own_redis.kill()
+async def test_it_starts_before_redis_does_and_survives_its_death_and_its_silence(
+    own_redis: EmbeddedRedis,
+) -> None:
+    own_redis.kill()
+    # A command that Redis leaves without an answer would hold up a signal for so long.
+    environment = {"RRQ_REDIS_DSN": own_redis.dsn, "RRQ_REDIS_SOCKET_TIMEOUT_SECONDS": "90"}
+    with terminal(environment, "monitor", "--refresh", "0.1", columns=200) as screen:
         await shows(screen, "No picture since")
+        own_redis.start()
+        async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:
+            await client.enqueue("add", _queue_name="mail")
+        await shows(screen, "1 jobs due")
+
+        own_redis.kill()
         screen.forget()
         await shows(screen, "could not be reached")
         assert "1 jobs due" in screen.text
         own_redis.start()
         screen.forget()
         await shows(screen, "0 jobs due")
-        screen.press_ctrl_c()
-        assert await asyncio.to_thread(screen.wait) == 0
-    await client.close()
 
-
-async def test_it_starts_before_redis_does(own_redis: EmbeddedRedis) -> None:
-    own_redis.kill()
-    with terminal({"RRQ_REDIS_DSN": own_redis.dsn}, "monitor", "--refresh", "0.1") as screen:
-        await shows(screen, "No picture since")
-        own_redis.start()
-        await shows(screen, "0 jobs due")
-        screen.press_ctrl_c()
-        assert await asyncio.to_thread(screen.wait) == 0
-
-
-async def test_a_redis_that_hangs_does_not_hold_up_ctrl_c(own_redis: EmbeddedRedis) -> None:
-    # Were it held up, it would be for so long.
-    environment = {"RRQ_REDIS_DSN": own_redis.dsn, "RRQ_REDIS_SOCKET_TIMEOUT_SECONDS": "90"}
-    with terminal(environment, "monitor", "--refresh", "0.1") as screen:
-        await shows(screen, "0 jobs due")
         own_redis.pause()
-        await asyncio.sleep(0.5)
-        screen.press_ctrl_c()
+        # With nothing new to show, it stands still in the middle of a command.
+        await eventually(lambda: _stands_still(screen), message="it still draws")
+        screen.signal(signal.SIGTERM)
         assert await asyncio.to_thread(screen.wait, 30.0) == 0
     own_redis.resume()
 
 
-@pytest.mark.parametrize("refresh", ["0", "-1"])
-async def test_a_refresh_without_pause_is_a_usage_error(cli: CommandLine, refresh: str) -> None:
-    assert (await cli.run("monitor", "--refresh", refresh)).exit_code == 2
+async def _stands_still(screen: Terminal) -> bool:
+    screen.forget()
+    await asyncio.sleep(0.5)
+    return not screen.raw
 
 
-async def test_tables_and_panels_have_boxes_on_a_terminal(cli: CommandLine, client: RRQClient) -> None:
-    await client.enqueue("add", "[bold]text[/bold]", _job_id="job-1")
-    for command, expected in (
-        (("queue", "list"), "Active Queues"),
-        (("job", "show", "job-1"), "[bold]text[/bold]"),
-        (("debug", "generate-jobs", "--count", "5"), "Generated 5 fake jobs"),
-    ):
-        with terminal(cli.environment, *command) as screen:
-            assert await asyncio.to_thread(screen.wait) == 0
-        assert expected in screen.text
-        if command[0] != "debug":
-            assert "─" in screen.text
+async def test_a_refresh_without_pause_is_a_usage_error(cli: CommandLine) -> None:
+    assert (await cli.run("monitor", "--refresh", "0")).exit_code == 2
+
+
+async def test_tables_have_boxes_on_a_terminal_and_job_data_no_markup(
+    cli: CommandLine, client: RRQClient
+) -> None:
+    await client.enqueue("[bold]add[/bold]")
+    with terminal(cli.environment, "job", "list") as screen:
+        assert await asyncio.to_thread(screen.wait) == 0
+    assert "[bold]add[/bold]" in screen.text
+    assert "─" in screen.text
 
 
 async def test_queues_that_are_no_longer_served_are_left_out(store: JobStore, cli: CommandLine) -> None:

@@ -114,16 +114,27 @@ async def result_of(client: RRQClient, function: str, queue: str | None = None) 
     return result.result
 
 
-async def test_changed_code_runs_after_a_change(
+async def test_changed_settings_and_code_take_effect(
     cli: CommandLine, client: RRQClient, application: Path
 ) -> None:
-    with watching(cli, application, "--queue", "mail") as watched:
-        await watched.prints("serves mail")
-        assert await result_of(client, "answer", "mail") == "old"
-        write(application, answer="new")
+    folder = application.parent
+    (folder / ".env").write_text("RRQ_DEFAULT_QUEUE_NAME=first\n")
+    with watching(cli, application) as watched:
+        await watched.prints("serves first.")
+        assert await result_of(client, "answer", "first") == "old"
+
+        (folder / "output.log").write_text("a handler wrote this")
+        (folder / ".env").write_text("RRQ_DEFAULT_QUEUE_NAME=second\n")
+        await watched.prints("serves second.")
+        assert "output.log" not in watched.printed
+
+        application.write_text("this is no Python\n")
         await watched.prints("watched_application.py changed, restarting the worker.")
-        await watched.prints("serves mail", times=2)
-        assert await result_of(client, "answer", "mail") == "new"
+        await watched.prints("ERROR: Unexpected error processing settings object")
+        await watched.prints("The worker ended with exit code 1. It starts again when a file changes.")
+        write(application, answer="new")
+        await watched.prints("serves second.", times=2)
+        assert await result_of(client, "answer", "second") == "new"
         watched.process.send_signal(signal.SIGINT)
         assert await watched.ends() == 0
     assert "Traceback" not in watched.printed
@@ -133,9 +144,9 @@ async def test_a_running_job_finishes_before_the_restart(
     cli: CommandLine, client: RRQClient, application: Path
 ) -> None:
     write(application, seconds=1.0)
-    with watching(cli, application) as watched:
-        await watched.prints("serves rrq:queue:default")
-        job = await client.enqueue("hold", _max_retries=1)
+    with watching(cli, application, "--queue", "mail") as watched:
+        await watched.prints("serves mail")
+        job = await client.enqueue("hold", _max_retries=1, _queue_name="mail")
         assert job is not None
 
         async def is_active() -> bool:
@@ -146,42 +157,9 @@ async def test_a_running_job_finishes_before_the_restart(
         result = await client.wait_for_completion(job.id, timeout_seconds=PATIENCE_SECONDS)
         assert result is not None
         assert result.result == "held"
-        await watched.prints("serves", times=2)
+        await watched.prints("serves mail", times=2)
         watched.process.send_signal(signal.SIGTERM)
         assert await watched.ends() == 0
-
-
-async def test_broken_code_waits_for_the_next_change(
-    cli: CommandLine, client: RRQClient, application: Path
-) -> None:
-    with watching(cli, application) as watched:
-        await watched.prints("serves")
-        application.write_text("this is no Python\n")
-        await watched.prints("ERROR: Unexpected error processing settings object")
-        await watched.prints("The worker ended with exit code 1. It starts again when a file changes.")
-        write(application, answer="mended")
-        await watched.prints("serves", times=2)
-        assert await result_of(client, "answer") == "mended"
-        watched.process.send_signal(signal.SIGTERM)
-        assert await watched.ends() == 0
-
-
-async def test_other_files_do_not_restart_it(cli: CommandLine, application: Path) -> None:
-    with watching(cli, application) as watched:
-        await watched.prints("serves")
-        (application.parent / "output.log").write_text("a handler wrote this")
-        (application.parent / "settings.toml").write_text("")
-        await watched.prints("settings.toml changed")
-        assert "output.log" not in watched.printed
-
-
-async def test_a_changed_dotenv_file_takes_effect(cli: CommandLine, application: Path) -> None:
-    dotenv = application.parent / ".env"
-    dotenv.write_text("RRQ_DEFAULT_QUEUE_NAME=first\n")
-    with watching(cli, application) as watched:
-        await watched.prints("serves first.")
-        dotenv.write_text("RRQ_DEFAULT_QUEUE_NAME=second\n")
-        await watched.prints("serves second.")
 
 
 async def test_a_worker_that_does_not_end_is_killed(
@@ -194,18 +172,15 @@ async def test_a_worker_that_does_not_end_is_killed(
     )
     with watching(cli, application) as watched:
         await watched.prints("serves")
+        # Now it listens to signals; before, one ends it at once.
         await result_of(client, "answer")
         watched.process.send_signal(signal.SIGTERM)
         assert await watched.ends() == 0
         assert "The worker did not end within 0.5 s and is killed." in watched.printed
 
 
-async def test_a_missing_folder_is_a_usage_error(cli: CommandLine) -> None:
-    result = await cli.run("worker", "watch", "--path", "/no/such/folder")
-    assert result.exit_code == 2
-
-
-async def test_settings_without_a_registry_are_refused(cli: CommandLine) -> None:
+async def test_a_missing_folder_and_settings_without_a_registry_are_refused(cli: CommandLine) -> None:
+    assert (await cli.run("worker", "watch", "--path", "/no/such/folder")).exit_code == 2
     complaint = await cli.refused("worker", "watch")
     assert complaint.startswith(
         "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings. Write RRQSettings("
