@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
 from rrq.decoding import CLAIMED_FIELDS, parse_claimed_job, parse_job_hash, parse_job_hash_leniently
-from rrq.encoding import build_job_hash, encode_arguments, encode_result, storable_text
+from rrq.encoding import build_job_hash, encode_arguments, encode_result
 from rrq.exc import InvalidJob, UnreadableJob, UnserializableArguments
 from rrq.job import Job, JobStatus
 
@@ -102,12 +102,6 @@ def test_fields_without_a_value_are_left_out_except_the_json_ones() -> None:
     }
 
 
-def test_the_trace_context_is_written_only_when_present() -> None:
-    job = Job(function_name="send", trace_context={"traceparent": "00-1"})
-
-    assert build_job_hash(job)["trace_context"] == '{"traceparent": "00-1"}'
-
-
 whole_minute_offsets = st.integers(-23 * 60, 23 * 60).map(
     lambda minutes: timezone(timedelta(minutes=minutes))
 )
@@ -120,51 +114,28 @@ def test_times_are_written_as_pydantic_prints_them(moment: datetime) -> None:
     assert build_job_hash(Job(function_name="f", enqueue_time=moment))["enqueue_time"] == printed
 
 
-def test_arguments_set_to_none_are_written_as_null() -> None:
-    job = Job(function_name="send")
+def test_what_applications_assign_to_a_living_job_is_written() -> None:
+    job = Job(function_name="send", trace_context={"traceparent": "00-1"})
     job.job_args = job.job_kwargs = None  # type: ignore[assignment]  # assignment is not validated
-
+    job.status = "FAILED"  # type: ignore[assignment]  # neither is this
     fields = build_job_hash(job)
+    assert (fields["job_args"], fields["job_kwargs"], fields["status"]) == ("null", "null", "FAILED")
+    assert fields["trace_context"] == '{"traceparent": "00-1"}'
 
-    assert (fields["job_args"], fields["job_kwargs"]) == ("null", "null")
-
-
-def test_a_status_assigned_as_text_is_written() -> None:
-    job = Job(function_name="send")
-    job.status = "FAILED"  # type: ignore[assignment]  # assignment is not validated
-
-    assert build_job_hash(job)["status"] == "FAILED"
-
-
-def test_the_status_unknown_is_never_written() -> None:
+    job.status = JobStatus.UNKNOWN
     with pytest.raises(InvalidJob, match="status UNKNOWN"):
-        build_job_hash(Job(function_name="send", status=JobStatus.UNKNOWN))
-
-
-@pytest.mark.parametrize("field", ["id", "function_name", "job_unique_key", "queue_name", "dlq_name"])
-def test_text_that_utf_8_cannot_store_is_refused_by_field(field: str) -> None:
-    job = Job(function_name="send")
-    setattr(job, field, "bad \ud800")
-
-    with pytest.raises(InvalidJob, match=f"Field {field} ") as caught:
         build_job_hash(job)
-    str(caught.value).encode()
 
 
-def test_an_error_message_with_a_lone_surrogate_is_spelled_out() -> None:
-    job = Job(function_name="send")
-    job.last_error = "no such file: caf\udce9 ☃"
-
+def test_text_that_utf_8_cannot_store_is_refused_by_field_and_spelled_out_in_an_error() -> None:
+    for field in ("id", "function_name", "job_unique_key", "queue_name", "dlq_name"):
+        job = Job(function_name="send")
+        setattr(job, field, "bad \ud800")
+        with pytest.raises(InvalidJob, match=f"Field {field} ") as caught:
+            build_job_hash(job)
+        str(caught.value).encode()
+    job = Job(function_name="send", last_error="no such file: caf\udce9 ☃")
     assert build_job_hash(job)["last_error"] == "no such file: caf\\udce9 ☃"
-
-
-@given(st.text(st.characters(codec=None), max_size=20))
-def test_storable_text_can_be_stored_and_changes_only_surrogates(text: str) -> None:
-    stored = storable_text(text)
-
-    stored.encode()
-    if not any("\ud800" <= character <= "\udfff" for character in text):
-        assert stored == text
 
 
 # Arguments
@@ -208,31 +179,14 @@ def test_arguments_that_json_cannot_express_are_refused_by_place_and_type(
     assert "'shop.send'" in str(caught.value)
 
 
-def test_saving_a_job_with_bad_arguments_or_result_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="type Order"):
-        build_job_hash(Job(function_name="send", job_args=[Order()]))
-    with pytest.raises(TypeError, match="result has type Order"):
-        build_job_hash(Job(function_name="send", result=Order()))
-
-
-def test_a_value_used_twice_is_not_mistaken_for_a_circle() -> None:
-    shared = [1]
-
-    with pytest.raises(UnserializableArguments, match=r"args\[2\] has type Order"):
-        encode_arguments([shared, shared, Order()], {})
-
-
 def test_what_python_writes_and_reads_beyond_json_passes_as_in_rrq_0_7() -> None:
-    args, kwargs = encode_arguments([float("inf"), "\ud800"], {"\udfff": 1})
+    args, kwargs = encode_arguments([float("inf"), "\ud800", (1, (2,))], {"\udfff": 1})
 
-    assert (args, kwargs) == ('[Infinity, "\\ud800"]', '{"\\udfff": 1}')
-    assert json.loads(args) == [float("inf"), "\ud800"]
+    assert (args, kwargs) == ('[Infinity, "\\ud800", [1, [2]]]', '{"\\udfff": 1}')
+    assert json.loads(args) == [float("inf"), "\ud800", [1, [2]]]
     assert encode_arguments([float("nan")], {})[0] == "[NaN]"
-
-
-def test_tuples_are_sent_as_lists() -> None:
-    assert encode_arguments((1, (2,)), {}) == ("[1, [2]]", "{}")
-    assert encode_arguments((), {}) == ("[]", "{}")
+    shared = [1]
+    assert encode_arguments([shared, shared], {})[0] == "[[1], [1]]", "no circle"
 
 
 # Results
@@ -301,47 +255,19 @@ def test_a_result_that_cannot_be_stored_leaves_a_placeholder(result: object, typ
 
 
 @both_readers
-def test_a_minimal_hash_is_a_job(read: Reader) -> None:
-    job = read(MINIMAL)
-
-    assert job.model_dump(exclude={"status"}) == {
-        "id": "j1",
-        "function_name": "send",
-        "job_args": [],
-        "job_kwargs": {},
-        "enqueue_time": NOON,
-        "current_retries": 0,
-        "next_scheduled_run_time": None,
-        "max_retries": 5,
-        "job_timeout_seconds": None,
-        "result_ttl_seconds": None,
-        "job_unique_key": None,
-        "completion_time": None,
-        "result": None,
-        "last_error": None,
-        "error_type": None,
-        "queue_name": None,
-        "dlq_name": None,
-        "trace_context": None,
-    }
-
-
-@both_readers
 def test_a_hash_with_nothing_but_a_function_takes_the_defaults(read: Reader) -> None:
     before = datetime.now(UTC)
     job = read({b"function_name": b"send"})
 
-    assert (job.job_args, job.job_kwargs, job.current_retries, job.max_retries) == ([], {}, 0, 3)
     assert before <= job.enqueue_time <= datetime.now(UTC)
+    defaults = Job(id="j1", function_name="send", enqueue_time=job.enqueue_time, status=job.status)
+    assert job == defaults
+    assert job.status is (JobStatus.ACTIVE if read is claim else JobStatus.PENDING)
+    assert read(MINIMAL).max_retries == 5
 
 
-def test_a_claimed_job_is_active_whatever_its_form() -> None:
-    assert claim(MINIMAL).status is JobStatus.ACTIVE
-    assert claim({b"function_name": b"send"}).status is JobStatus.ACTIVE
-
-
-def test_a_read_job_behaves_like_a_validated_one() -> None:
-    read, made = claim(MINIMAL), Job(**parse(MINIMAL).model_dump())
+def test_a_read_job_behaves_like_a_validated_one_and_shares_nothing() -> None:
+    read, other, made = claim(MINIMAL), claim(MINIMAL), Job(**parse(MINIMAL).model_dump())
     made.status = JobStatus.ACTIVE
 
     assert read == made
@@ -352,15 +278,10 @@ def test_a_read_job_behaves_like_a_validated_one() -> None:
     assert repr(read).startswith("Job(id='j1'")
     assert Job.model_validate(read) is read
 
-
-def test_claimed_jobs_share_nothing() -> None:
-    first, second = claim(MINIMAL), claim(MINIMAL)
-    first.job_args.append(1)
-    first.job_kwargs["k"] = 1
-    first.last_error = "changed"
-
-    assert (second.job_args, second.job_kwargs, second.last_error) == ([], {}, None)
-    assert second.model_fields_set == set(Job.model_fields)
+    read.job_args.append(1)
+    read.job_kwargs["k"] = 1
+    assert (other.job_args, other.job_kwargs, other.last_error) == ([], {}, None)
+    assert other.model_fields_set == set(Job.model_fields)
 
 
 def test_the_id_is_that_of_the_key() -> None:
@@ -392,43 +313,19 @@ def test_missing_empty_and_null_arguments_are_no_arguments(read: Reader, empty: 
 
 
 @both_readers
-def test_white_space_around_arguments_is_fine(read: Reader) -> None:
-    job = read({**MINIMAL, b"job_args": b" [1] ", b"job_kwargs": b'\n{"a": 2}\n'})
-
-    assert (job.job_args, job.job_kwargs) == ([1], {"a": 2})
-
-
-@both_readers
 def test_job_params_are_keywords_when_there_is_nothing_else(read: Reader) -> None:
-    fields = {b"function_name": b"send", b"job_params": b'{"to": "me"}'}
-
+    fields = {b"function_name": b"send", b"job_params": b' {"to": "me"}\n'}
     assert read(fields).job_kwargs == {"to": "me"}
 
-
-@both_readers
-def test_job_params_do_not_replace_other_arguments(read: Reader) -> None:
-    fields = {b"function_name": b"send", b"job_args": b"[1]", b"job_params": b'{"to": "me"}'}
-    job = read(fields)
-
+    job = read(fields | {b"job_args": b"[1]"})
     assert (job.job_args, job.job_kwargs) == ([1], {})
 
 
 @both_readers
-def test_a_whole_float_is_read_as_the_integer_it_is(read: Reader) -> None:
-    assert read({**MINIMAL, b"max_retries": b"3.0"}).max_retries == 3
-
-
-@both_readers
-def test_the_trace_context_is_read(read: Reader) -> None:
-    assert read({**MINIMAL, b"trace_context": b'{"traceparent": "00-1"}'}).trace_context == {
-        "traceparent": "00-1"
-    }
-
-
-@both_readers
-@pytest.mark.parametrize("broken", [b"{", b"[]", b"\xff", b'{"depth": 1}', b"null"])
-def test_a_broken_trace_context_does_not_keep_the_job_from_running(read: Reader, broken: bytes) -> None:
-    assert not read({**MINIMAL, b"trace_context": broken}).trace_context
+def test_a_broken_trace_context_does_not_keep_the_job_from_running(read: Reader) -> None:
+    assert read({**MINIMAL, b"trace_context": b'{"a": "00-1"}'}).trace_context == {"a": "00-1"}
+    for broken in (b"{", b"[]", b"\xff", b'{"depth": 1}', b"null"):
+        assert not read({**MINIMAL, b"trace_context": broken}).trace_context
 
 
 def test_unknown_fields_are_ignored_even_when_they_are_not_utf_8() -> None:
@@ -437,19 +334,10 @@ def test_unknown_fields_are_ignored_even_when_they_are_not_utf_8() -> None:
     assert parse(fields).function_name == "send"
 
 
-def test_a_decoded_hash_is_read_too() -> None:
-    job = Job(function_name="sénd", job_args=["☃"], enqueue_time=NOON)
-
-    assert parse_job_hash(job.id, build_job_hash(job)) == job
-
-
-@pytest.mark.parametrize("status", JobStatus)
-@pytest.mark.parametrize("change_case", [str.upper, str.lower, str.title])
-def test_a_status_is_read_in_any_case(status: JobStatus, change_case: Callable[[str], str]) -> None:
-    assert parse({**MINIMAL, b"status": change_case(status.value).encode()}).status is status
-
-
-def test_a_status_from_the_future_is_unknown() -> None:
+def test_a_status_is_read_in_any_case_and_one_from_the_future_is_unknown() -> None:
+    for status in JobStatus:
+        for written in (status.value, status.value.lower(), status.value.title()):
+            assert parse({**MINIMAL, b"status": written.encode()}).status is status
     assert parse({**MINIMAL, b"status": b"HIBERNATING"}).status is JobStatus.UNKNOWN
 
 
@@ -459,17 +347,17 @@ def test_a_status_from_the_future_is_unknown() -> None:
     [
         ({b"function_name": b"\xff"}, "function_name is not UTF-8"),
         ({b"queue_name": b"\xff"}, "queue_name is not UTF-8"),
-        ({b"job_args": b"[1"}, "job_args is not JSON"),
         ({b"job_args": b"[1] x"}, "job_args is not JSON"),
         ({b"job_args": b'["\xff"]'}, "job_args is not UTF-8"),
         ({b"job_args": b'{"a": 1}'}, "job_args is a dict, not a list"),
-        ({b"job_args": b"1"}, "job_args is a int, not a list"),
         ({b"job_args": b"[" * 100_000}, "job_args is not JSON"),
         ({b"job_kwargs": b"[1]"}, "job_kwargs is a list, not an object"),
-        ({b"job_kwargs": b"{'a': 1}"}, "job_kwargs is not JSON"),
-        ({b"job_kwargs": b'""'}, "job_kwargs is a str, not an object"),
         ({b"current_retries": b"two"}, "current_retries is not an integer"),
-        ({b"max_retries": b""}, "max_retries is not an integer"),
+        ({b"function_name": None}, "function_name is missing"),
+        (
+            {b"job_args": None, b"job_kwargs": None, b"job_params": b"[1]"},
+            "job_params is a list, not an object",
+        ),
         ({b"max_retries": b"2.5"}, "max_retries is not an integer"),
         ({b"max_retries": b"9" * 19}, "max_retries is beyond the 64 bits"),
         ({b"max_retries": b"9" * 5000}, "max_retries is not an integer"),
@@ -479,22 +367,11 @@ def test_a_status_from_the_future_is_unknown() -> None:
         ({b"next_scheduled_run_time": b"2024-13-01T00:00:00Z"}, "next_scheduled_run_time is not an ISO"),
     ],
 )
-def test_a_broken_field_is_named(read: Reader, changes: dict[bytes, bytes], reason: str) -> None:
+def test_a_broken_field_is_named(read: Reader, changes: dict[bytes, bytes | None], reason: str) -> None:
+    fields = {name: value for name, value in {**MINIMAL, **changes}.items() if value is not None}
     with pytest.raises(UnreadableJob, match=reason) as caught:
-        read({**MINIMAL, **changes})
+        read(fields)
     assert caught.value.job_id == "j1"
-
-
-@both_readers
-def test_a_hash_without_a_function_is_no_job(read: Reader) -> None:
-    with pytest.raises(UnreadableJob, match="function_name is missing"):
-        read({name: value for name, value in MINIMAL.items() if name != b"function_name"})
-
-
-@both_readers
-def test_job_params_must_be_an_object(read: Reader) -> None:
-    with pytest.raises(UnreadableJob, match="job_params is a list, not an object"):
-        read({b"function_name": b"send", b"job_params": b"[1]"})
 
 
 def test_a_broken_outcome_is_named_when_the_whole_hash_is_read() -> None:
@@ -512,12 +389,6 @@ def test_a_job_id_that_is_not_utf_8_is_shown_escaped() -> None:
     assert caught.value.job_id == "j\\xff"
 
 
-@pytest.mark.parametrize("size", [0, len(CLAIMED_FIELDS) - 1, len(CLAIMED_FIELDS) + 1])
-def test_a_wrong_number_of_claimed_values_is_a_programming_error(size: int) -> None:
-    with pytest.raises(ValueError, match="zip"):
-        parse_claimed_job(b"j1", [b"send"] * size)
-
-
 # Lenient reading
 
 
@@ -531,13 +402,6 @@ def test_lenient_reading_logs_broken_json_and_reads_it_as_empty(
     assert not getattr(job, field)
     assert [(record.job_id, record.field) for record in caplog.records] == [("j1", field)]  # type: ignore[attr-defined]
     assert "broken" not in caplog.text
-
-
-def test_lenient_reading_still_refuses_what_is_no_job() -> None:
-    with pytest.raises(UnreadableJob, match="job_args is a dict"):
-        parse_job_hash_leniently("j1", {**MINIMAL, b"job_args": b"{}"} | {b"job_args": b'{"a": 1}'})
-    with pytest.raises(UnreadableJob, match="max_retries"):
-        parse_job_hash_leniently("j1", {**MINIMAL, b"max_retries": b"x"})
 
 
 # Round trips
