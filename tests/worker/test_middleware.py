@@ -123,92 +123,59 @@ async def test_an_exception_passes_through_the_layers_and_one_of_them_may_swallo
         await failed.result()
 
 
-async def test_a_layer_may_have_the_job_tried_again_without_its_handler_being_called(app: App) -> None:
+async def test_a_layer_may_have_the_job_tried_again_and_call_the_rest_again(app: App) -> None:
     calls: list[int] = []
 
     @app.middleware
     async def closed_at_first(ctx: JobContext, call_next: CallNext) -> Any:
         if ctx["job_try"] == 1:
             raise RetryJob("closed", defer_seconds=0)
+        with contextlib.suppress(ConnectionError):
+            return await call_next()
         return await call_next()
 
     @app.job()
-    async def work(ctx: dict[str, Any]) -> int:
+    def work(ctx: dict[str, Any]) -> int:
         calls.append(ctx["job_try"])
+        if len(calls) == 1:
+            raise ConnectionError
         return int(ctx["job_try"])
 
     handle = await work.enqueue()
     await run_due(app)
 
     assert await handle.result() == 2
-    assert calls == [2]
+    assert calls == [2, 2]
 
 
-async def test_a_layer_may_call_the_rest_again(app: App) -> None:
-    calls: list[str] = []
-
-    @app.middleware
-    async def twice(ctx: JobContext, call_next: CallNext) -> Any:
-        with contextlib.suppress(ConnectionError):
-            return await call_next()
-        return await call_next()
-
-    @app.job(max_retries=1)
-    def work(ctx: dict[str, Any]) -> str:
-        calls.append("call")
-        if len(calls) == 1:
-            raise ConnectionError
-        return "second time"
-
-    handle = await work.enqueue()
-    await run_due(app)
-
-    assert await handle.result() == "second time"
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_the_timeout_of_a_job_covers_its_middleware(app: App, kind: str) -> None:
-    cut: list[bool] = []
+async def test_the_timeout_of_a_job_covers_its_middleware_and_its_thread(app: App) -> None:
+    cut: list[str] = []
+    release = threading.Event()
 
     @app.middleware
     async def dawdle(ctx: JobContext, call_next: CallNext) -> Any:
         try:
-            await call_next()
+            await asyncio.wait_for(call_next(), 60)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            cut.append(True)
+            cut.append(ctx.job.function_name)
             raise
 
     async def work(ctx: dict[str, Any]) -> None: ...
     def plain(ctx: dict[str, Any]) -> None: ...
-
-    job = app.job("work", timeout_seconds=1)(work if kind == "async" else plain)
-    handle = await job.enqueue()
-    await run_due(app)
-
-    with pytest.raises(JobFailed, match="timed out after 1s"):
-        await handle.result()
-    assert cut == [True]
-
-
-async def test_a_plain_function_that_takes_too_long_is_cut_off_from_its_middleware(app: App) -> None:
-    release = threading.Event()
-
-    @app.middleware
-    async def in_a_task_of_its_own(ctx: JobContext, call_next: CallNext) -> Any:
-        return await asyncio.wait_for(call_next(), 60)
-
-    @app.job(timeout_seconds=1)
     def stuck(ctx: dict[str, Any]) -> None:
         release.wait(60)
 
-    handle = await stuck.enqueue()
+    functions: list[Any] = [work, plain, stuck]
+    handles = [await app.job(timeout_seconds=1)(function).enqueue() for function in functions]
     try:
         await run_due(app)
-        with pytest.raises(JobFailed, match="timed out after 1s"):
-            await handle.result()
+        for handle in handles:
+            with pytest.raises(JobFailed, match="timed out after 1s"):
+                await handle.result()
     finally:
         release.set()
+    assert sorted(cut) == ["plain", "stuck", "work"]
 
 
 async def test_a_layer_may_have_a_shorter_patience_with_a_plain_function(app: App) -> None:
@@ -234,8 +201,9 @@ async def test_a_layer_may_have_a_shorter_patience_with_a_plain_function(app: Ap
         release.set()
 
 
-async def test_a_cancellation_passes_through_the_layers(app: App) -> None:
+async def test_a_cancellation_and_a_drain_pass_through_the_layers(app: App) -> None:
     steps: list[str] = []
+    app.settings.worker_shutdown_grace_period_seconds = 0.1
 
     @app.middleware
     async def clean_up(ctx: JobContext, call_next: CallNext) -> Any:
@@ -259,31 +227,11 @@ async def test_a_cancellation_passes_through_the_layers(app: App) -> None:
             return await handle.status() is JobStatus.CANCELLED
 
         await eventually(is_cancelled)
+        handed_back = await endless.enqueue()
+        await eventually(lambda: len(steps) == 3)
 
-
-async def test_a_draining_worker_hands_a_job_back_through_its_layers(app: App) -> None:
-    steps: list[str] = []
-    app.settings.worker_shutdown_grace_period_seconds = 0.1
-
-    @app.middleware
-    async def watch(ctx: JobContext, call_next: CallNext) -> Any:
-        try:
-            return await call_next()
-        except asyncio.CancelledError:
-            steps.append("cancelled")
-            raise
-
-    @app.job()
-    async def endless(ctx: dict[str, Any]) -> None:
-        steps.append("started")
-        await asyncio.Event().wait()
-
-    handle = await endless.enqueue()
-    async with running_worker(app.settings, app.registry):
-        await eventually(lambda: steps == ["started"])
-
-    assert steps == ["started", "cancelled"]
-    assert await handle.status() is JobStatus.PENDING
+    assert steps == ["started", "cleaned up"] * 2
+    assert await handed_back.status() is JobStatus.PENDING
 
 
 async def test_a_plain_function_that_ends_during_a_drain_gives_its_layers_the_result(app: App) -> None:

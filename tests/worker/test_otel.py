@@ -112,6 +112,11 @@ async def test_a_job_runs_in_the_trace_of_its_producer(
     worker = await run_burst(settings, registry_of(work), queues=["mail"])
 
     producer, consumer = spans.one("enqueue"), spans.one("process")
+    ids = f"{context_of(producer).trace_id:032x}-{context_of(producer).span_id:016x}"
+    headers = {"traceparent": f"00-{ids}-{context_of(producer).trace_flags:02x}"}
+    fields = await store.get_job_data_dict(job.id)
+    assert fields is not None
+    assert json.loads(fields["trace_context"]) == headers == job.trace_context
     assert (producer.kind, consumer.kind) == (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER)
     assert is_child(consumer, producer)
     assert producer.parent is None
@@ -138,17 +143,6 @@ async def test_a_job_runs_in_the_trace_of_its_producer(
     }
     assert consumer.status.status_code is UNSET
     assert "sesame" not in producer.to_json() + consumer.to_json()
-
-
-async def test_the_job_hash_holds_the_w3c_context(spans: Spans, client: RRQClient, store: JobStore) -> None:
-    job = await client.enqueue("work")
-    assert job is not None
-    fields = await store.get_job_data_dict(job.id)
-    assert fields is not None
-    producer = context_of(spans.one("enqueue"))
-    ids = f"{producer.trace_id:032x}-{producer.span_id:016x}"
-    headers = {"traceparent": f"00-{ids}-{producer.trace_flags:02x}"}
-    assert json.loads(fields["trace_context"]) == headers == job.trace_context
 
 
 async def test_every_attempt_is_in_the_trace_and_links_to_the_one_before(
@@ -212,11 +206,12 @@ async def test_a_wish_for_a_retry_is_no_error(spans: Spans, client: RRQClient, e
         if ctx["job_try"] == 1:
             raise RetryJob("later", defer_seconds=0)
 
-    await client.enqueue("work")
+    await client.enqueue("work", _defer_until=datetime.now(UTC) - timedelta(seconds=90))
     await run_burst(eager, registry_of(work))
     first, second = spans.of("process")
     assert (attributes_of(first)["rrq.job.outcome"], first.status.status_code) == ("retry", UNSET)
     assert [link.context.span_id for link in second.links] == [context_of(first).span_id]
+    assert 89 < attributes_of(first)["rrq.job.queue_wait_seconds"] < 110, "from the moment it was due"
 
 
 async def fail(ctx: dict[str, Any]) -> None:
@@ -356,15 +351,16 @@ async def test_a_batch_is_one_producer_span_that_all_its_jobs_carry(
     assert all(is_child(span, producer) for span in attempts)
 
 
-async def test_queues_of_a_mixed_batch_are_not_named(spans: Spans, client: RRQClient) -> None:
-    await client.enqueue_many([JobRequest("work", queue_name="a"), JobRequest("work", queue_name="b")])
-    assert "messaging.destination.name" not in attributes_of(spans.one("enqueue"))
-
-
-async def test_a_context_given_by_the_application_is_kept(spans: Spans, client: RRQClient) -> None:
+async def test_a_context_given_by_the_application_is_kept_and_queues_of_a_mixed_batch_are_not_named(
+    spans: Spans, provider: TracerProvider, client: RRQClient
+) -> None:
+    otel.enable("billing", tracer_provider=provider)
     given = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    (job,) = await client.enqueue_many([JobRequest("work", trace_context=given)])
-    assert job.trace_context == given
+    requests = [JobRequest("work", queue_name="a", trace_context=given), JobRequest("work", queue_name="b")]
+    assert (await client.enqueue_many(requests))[0].trace_context == given
+    found = attributes_of(spans.one("enqueue"))
+    assert "messaging.destination.name" not in found
+    assert found["service.name"] == "billing"
 
 
 async def test_an_enqueue_that_fails_shows_the_error(spans: Spans, client: RRQClient) -> None:
@@ -389,51 +385,31 @@ async def test_baggage_reaches_the_handler(spans: Spans, client: RRQClient, sett
     assert seen == ["blue"]
 
 
-async def test_queue_wait_counts_from_the_moment_the_job_was_due(
-    spans: Spans, client: RRQClient, settings: RRQSettings
-) -> None:
-    await client.enqueue("work", _defer_until=datetime.now(UTC) - timedelta(seconds=90))
-    await run_burst(settings, registry_of(fail))
-    assert 89 < attributes_of(spans.one("process"))["rrq.job.queue_wait_seconds"] < 110
-
-
-async def test_a_job_given_back_at_shutdown_says_so(
+async def test_a_job_that_is_cancelled_lost_or_given_back_says_so(
     spans: Spans, client: RRQClient, settings: RRQSettings
 ) -> None:
     settings.worker_shutdown_grace_period_seconds = 0.01
     worker = RRQWorker(settings, registry_of(dawdle))
-    await client.enqueue("work")
     async with running(worker):
-        await eventually(lambda: worker._traces, message="the job never started")
-    span = spans.one("process")
-    assert (attributes_of(span)["rrq.job.outcome"], span.status.status_code) == ("back", UNSET)
-    assert not worker._traces
-
-
-async def test_a_cancelled_job_says_so(spans: Spans, client: RRQClient, settings: RRQSettings) -> None:
-    worker = RRQWorker(settings, registry_of(dawdle))
-    job = await client.enqueue("work")
-    assert job is not None
-    async with running(worker):
+        job = await client.enqueue("work")
+        assert job is not None
         await eventually(lambda: worker._traces, message="the job never started")
         await client.cancel(job.id)
         await eventually(lambda: not worker._traces, message="the job was never cancelled")
-    span = spans.one("process")
-    assert (attributes_of(span)["rrq.job.outcome"], span.status.status_code) == ("cancelled", UNSET)
 
-
-async def test_an_attempt_that_lost_its_job_says_so(
-    spans: Spans, client: RRQClient, settings: RRQSettings
-) -> None:
-    worker = RRQWorker(settings, registry_of(dawdle))
-    await client.enqueue("work")
-    async with running(worker):
+        await client.enqueue("work", _max_retries=1)
         await eventually(lambda: worker._traces, message="the job never started")
         for attempt in worker._ownership.book:
             worker._ownership._lose(attempt)
-        await eventually(lambda: spans.of("process"), message="the attempt never ended")
-        lost = spans.of("process")[0]
-    assert attributes_of(lost)["rrq.job.outcome"] == "lost"
+        await eventually(lambda: len(spans.of("process")) == 2, message="the attempt never ended")
+
+        await client.enqueue("work")
+        await eventually(lambda: worker._traces, message="the job never started")
+    ends = [(attributes_of(span)["rrq.job.outcome"], span.status.status_code) for span in spans.of("process")]
+    assert ends[0] == ("cancelled", UNSET)
+    assert ends[1][0] == "lost"
+    assert ends[-1] == ("back", UNSET)
+    assert not worker._traces
 
 
 async def test_a_retry_goes_on_when_its_link_cannot_be_stored(
@@ -466,14 +442,6 @@ async def test_only_the_worker_that_fires_a_cron_tick_traces_it(
     await run_burst(settings, registry_of(fail))
     assert is_child(spans.one("process"), spans.one("enqueue"))
     assert not trace.get_current_span().get_span_context().is_valid
-
-
-async def test_the_service_name_is_put_on_the_spans(
-    spans: Spans, provider: TracerProvider, client: RRQClient
-) -> None:
-    otel.enable("billing", tracer_provider=provider)
-    await client.enqueue("work")
-    assert attributes_of(spans.one("enqueue"))["service.name"] == "billing"
 
 
 async def test_without_an_sdk_jobs_carry_no_context(client: RRQClient, settings: RRQSettings) -> None:
@@ -525,10 +493,3 @@ async def test_a_trace_crosses_processes(spans: Spans, client: RRQClient, redis_
         assert span["parent_id"] == f"0x{producer.span_id:016x}"
         assert span["attributes"]["messaging.message.id"] == job.id
     assert [link["context"]["span_id"] for link in second["links"]] == [first["context"]["span_id"]]
-
-
-def test_a_missing_package_is_named() -> None:
-    code = "import sys; sys.modules['opentelemetry'] = None; import rrq.integrations.otel"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "needs the package opentelemetry-api. Run: pip install 'rrq-kubernetes[otel]'" in result.stderr
