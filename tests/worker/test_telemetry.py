@@ -62,7 +62,7 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     # None in sys.modules is how Python marks a module that must not be found.
     monkeypatch.setitem(sys.modules, package.removesuffix("-api"), None)
     monkeypatch.delitem(sys.modules, f"rrq.integrations.{module}", raising=False)
-    with pytest.raises(ImportError, match=f"needs the package {package}. Install it with 'pip install "):
+    with pytest.raises(ImportError, match=f"needs the package {package}. Run: pip install "):
         importlib.import_module(f"rrq.integrations.{module}")
 
 

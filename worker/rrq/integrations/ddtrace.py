@@ -24,7 +24,7 @@ try:
     from ddtrace.trace import tracer
 except ImportError as error:
     raise ImportError(
-        "Tracing with Datadog needs the package ddtrace. Install it with 'pip install ddtrace'.",
+        "Tracing with Datadog needs the package ddtrace. Run: pip install ddtrace",
         name="ddtrace",
     ) from error
 

@@ -4,7 +4,7 @@ try:
     import logfire  # noqa: F401  only to say clearly that it is missing
 except ImportError as error:
     raise ImportError(
-        "Tracing with Logfire needs the package logfire. Install it with 'pip install logfire'.",
+        "Tracing with Logfire needs the package logfire. Run: pip install logfire",
         name="logfire",
     ) from error
 
