@@ -92,21 +92,11 @@ static-rest: verify
 	$(BIN)/lint-imports
 
 .PHONY: crd verify
-CRD        := crds/rrqworkerpools.rrq.dev.yaml
-CRD_COPIES := $(wildcard charts/*/files/$(CRD))
-VALUES_SCHEMA := charts/rrq/values.schema.json
 crd: $(VENV)/.ready ## Write the custom resource definition anew from the models of the operator
-	@$(BIN)/python -m rrq_operator.crd >$(CRD).new && mv $(CRD).new $(CRD)
-	@for copy in $(CRD_COPIES); do cp $(CRD) "$$copy"; done
-	@$(BIN)/python tools/chart_schema.py >$(VALUES_SCHEMA).new && mv $(VALUES_SCHEMA).new $(VALUES_SCHEMA)
+	@$(TOOLS)/crd.py
 
-# crds/ is what people apply, and what the chart copies; the models of the operator are what it is made of.
 verify: $(VENV)/.ready ## Fail when a generated file differs from the code that it is made of
-	@for file in $(CRD) $(CRD_COPIES); do \
-	    $(BIN)/python -m rrq_operator.crd | cmp -s - "$$file" || \
-	    { echo "make: $$file differs from operator/rrq_operator. Run make crd and commit what it writes." >&2; exit 1; }; done
-	@$(BIN)/python tools/chart_schema.py | cmp -s - $(VALUES_SCHEMA) || \
-	    { echo "make: the pools in $(VALUES_SCHEMA) differ from $(CRD). Run make crd and commit what it writes." >&2; exit 1; }
+	@$(TOOLS)/crd.py --check
 	@$(BIN)/python tools/chart_readme.py --check
 	@$(REFERENCE) --check
 	@$(TOOLS)/chart_package.py

@@ -1,4 +1,4 @@
-"""What values.schema.json says of a pool, made of the definition of RRQWorkerPool. `make crd` runs this file.
+"""What values.schema.json says of a pool, made of the definition of RRQWorkerPool. `crd` writes it.
 
 A misspelt field is refused by Helm then, before anything is installed. What only the API server can check, rules that
 compare fields say, is left to it.
@@ -7,7 +7,6 @@ compare fields say, is left to it.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,3 @@ def convert(structural: Schema) -> Schema:
         if not structural.get(ANYTHING):
             schema["additionalProperties"] = False
     return schema
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render_schema(SCHEMA.read_text(), DEFINITION.read_text()))
