@@ -100,6 +100,7 @@ def test_every_supported_python_is_tested_and_only_the_next_one_may_fail() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_the_linter_of_workflows_has_nothing_to_say() -> None:
     if shutil.which("go") is None:
         pytest.skip("no Go here, which compiles actionlint")

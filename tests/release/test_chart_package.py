@@ -82,6 +82,7 @@ def test_the_archive_has_the_same_bytes_when_it_is_made_again(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_helm_takes_the_archive_and_packs_the_same_one(tmp_path: Path) -> None:
     helm = find_helm(os.environ)
     if helm is None:

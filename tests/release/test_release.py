@@ -124,6 +124,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_a_release_has_all_its_parts_and_leaves_what_others_wrote(made: Path) -> None:
     names = {file.name for file in made.iterdir()} - {"soak.md", "rrq-worker.cdx.json"}
@@ -133,6 +134,7 @@ def test_a_release_has_all_its_parts_and_leaves_what_others_wrote(made: Path) ->
     assert "soak.md" not in (made / "SHA256SUMS").read_text()
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_the_inventory_names_the_wheel_and_what_it_brings_with_every_extra(made: Path) -> None:
     (wheel,), (file,) = made.glob("*.whl"), made.glob("*-[0-9]*.cdx.json")
@@ -148,6 +150,7 @@ def test_the_inventory_names_the_wheel_and_what_it_brings_with_every_extra(made:
     assert not {"pytest", "mypy", "ruff"} & named
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_provenance_and_checksums_are_those_of_the_files(made: Path, tree: Tree) -> None:
     subprocess.run(
@@ -198,6 +201,7 @@ def install(wheel: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_the_wheel_runs_where_nothing_but_its_locked_dependencies_is(made: Path, tmp_path: Path) -> None:
     (wheel,) = made.glob("*.whl")
@@ -219,6 +223,7 @@ def test_the_wheel_runs_where_nothing_but_its_locked_dependencies_is(made: Path,
     assert "--num-workers" in run("rrq", "worker", "run", "--help")
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_everything_in_the_two_packages_is_in_the_wheel(made: Path) -> None:
     (wheel,) = made.glob("*.whl")
@@ -231,6 +236,7 @@ def test_everything_in_the_two_packages_is_in_the_wheel(made: Path) -> None:
     assert packed == {name.partition("/")[2] for name in tracked if (ROOT / name).exists()}
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_the_sdist_is_enough_to_build_the_same_wheel(made: Path, tree: Tree, tmp_path: Path) -> None:
     (sdist,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
