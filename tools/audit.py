@@ -17,7 +17,14 @@ ROOT = Path(__file__).parents[1]
 PIP_AUDIT = ROOT / ".venv-tools" / "bin" / "pip-audit"
 # The other locks repeat versions of dev.lock.
 LOCKS = ("dev", "tools")
-OPTIONS = ("--disable-pip", "--require-hashes", "--progress-spinner=off", "--desc=off", "--format=json")
+OPTIONS = (
+    "--disable-pip",
+    "--require-hashes",
+    "--progress-spinner=off",
+    "--desc=off",
+    "--aliases=on",
+    "--format=json",
+)
 CLEAN, FOUND, UNKNOWN = 0, 1, 3
 
 Answer = list[dict[str, Any]]
