@@ -76,7 +76,7 @@ def test_the_release_says_which_version_of_rrq_it_is(offline: Helm) -> None:
     # The same version, spelled the way SemVer wants it.
     assert re.sub(r"-dev\.", ".dev", chart["version"]) == __version__
     image = operator_container(render_objects(offline))["image"]
-    assert image == f"rrq-operator:{__version__}"
+    assert image.removesuffix(f":{__version__}") == read_values(CHART / "values.yaml")["image"]["repository"]
 
 
 def test_the_definition_in_the_chart_is_that_of_the_project_and_outlives_the_release(offline: Helm) -> None:
