@@ -16,6 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check static fmt lock bench bench-operator bench-faults bench-flow chaos soak soak-nightly audit nightly images images-test sbom release e2e kind-test
+.PHONY: test-fast test-pythons test-lowest test-oldest-redis
 .PHONY: cluster-build cluster-up cluster-down chart-docs reference docs dashboard-screenshots clean
 
 help: ## Show this list
@@ -26,6 +27,26 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 
 check: static ## Format, lint, types, import contracts and the fast tests
 	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow"
+
+test-fast: $(VENV)/.ready
+	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow" $(ARGS)
+
+# Each in an environment of its own below .cache, which a second run finds.
+test-pythons: ## Run the fast tests on Python 3.11 to 3.14, unpacked from Debian where this machine has none
+	@$(PYTHON) tools/pythons.py $(MAKE) --no-print-directory test-fast
+
+# What pyproject.toml says is enough has to be enough: the oldest version of each package that it names.
+LOWEST := .cache/lowest
+test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows
+	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV)
+	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct --all-extras --group dev -r pyproject.toml
+	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --no-deps --no-build-isolation -e .
+	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow" $(ARGS)
+
+test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store on Redis 6.2, the oldest that is supported
+	@$(BIN)/python tools/oldest_redis.py $(BIN)/python $(PYTEST) -n $(PROCESSES) $(ON_OLDEST) $(ARGS)
+ON_OLDEST := tests/worker/model tests/worker/test_*script*.py tests/worker/test_store.py tests/worker/test_durability.py \
+    tests/worker/test_atomic_operations.py tests/worker/test_redis_cluster.py tests/worker/test_deployments.py
 
 # Each step runs, also after one that failed. The last lines put together what all steps ran, what this machine cannot
 # host, and why.
@@ -238,6 +259,15 @@ python-is-fit:
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found. Install Python 3.11 or newer, or say make PYTHON=/path/to/python." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) -V) is too old, 3.11 or newer is needed. Say make PYTHON=/path/to/python3.11." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv." >&2; exit 1; }
+
+# Another Python, where one is named, means a new environment, too; where none is, any will do.
+ifneq ($(origin PYTHON),file)
+VERSION_OF = $(shell $(1) -c 'import platform; print(platform.python_version())' 2>/dev/null)
+ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(BIN)/python))
+.PHONY: another-python
+$(VENV)/.locked: another-python
+endif
+endif
 
 # Two stamps: a new lock means a new environment (so that nothing unlocked lingers),
 # a changed pyproject.toml only a new editable install, which takes a second.
