@@ -11,6 +11,8 @@ PROCESSES ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 # Beside the long ones one more process, which begins with the short ones (tests/support/long_and_short.py).
 WITH_SHORT = $(if $(filter 0,$(PROCESSES)),0,$(shell expr 1 + $(PROCESSES)))
 PYTEST    := -m pytest -q --dist loadgroup
+# What needs Python alone: no root, no Go, no packages of the system.
+ALONE     := not cluster and not browser
 # Tests start thousands of Python processes, each of which would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,10 +28,10 @@ demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and g
 	@$(BIN)/python -m examples.demo
 
 check: static ## Format, lint, types, import contracts and the fast tests
-	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow"
+	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)"
 
 test-fast: $(VENV)/.ready
-	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow" $(ARGS)
+	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)" $(ARGS)
 
 # Each in an environment of its own below .cache, which a second run finds.
 test-pythons: ## Run the fast tests on Python 3.11 to 3.14, unpacked from Debian where this machine has none
@@ -41,7 +43,7 @@ test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of p
 	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV)
 	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct --all-extras --group dev -r pyproject.toml
 	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --no-deps --no-build-isolation -e .
-	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow" $(ARGS)
+	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)" $(ARGS)
 
 test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store on Redis 6.2, the oldest that is supported
 	@$(BIN)/python tools/oldest_redis.py $(BIN)/python $(PYTEST) -n $(PROCESSES) $(ON_OLDEST) $(ARGS)
@@ -60,7 +62,7 @@ TEST_STEPS := static tests coverage chaos
 test: $(VENV)/.ready ## Format, lint, types, all tests that need Python alone, coverage, 30 seconds of chaos (8 min)
 	@$(call run-steps,$(TEST_STEPS))
 
-CLUSTER_STEPS := control-plane stories images long-chaos
+CLUSTER_STEPS := control-plane oldest-redis stories images long-chaos
 test-cluster: $(VENV)/.ready ## What needs more than Python: control plane, chart, browser, stories on pods, images, chaos (25 min)
 	@$(call run-steps,$(CLUSTER_STEPS))
 
@@ -69,7 +71,7 @@ test-static: static
 
 test-tests: $(VENV)/.ready
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT) -m "not cluster and not browser"
+	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT) -m "$(ALONE)"
 
 test-coverage: $(VENV)/.ready
 	@$(BIN)/coverage combine -q
