@@ -241,15 +241,6 @@ async def test_an_api_server_that_is_away_is_not_asked_for_hundreds_of_secrets(
     assert sum(isinstance(sources.resolve(pool), ResolvedRedis) for pool in pools) >= 180
 
 
-async def test_secrets_nobody_names_any_more_are_forgotten(sources: RedisSources, secrets: Secrets) -> None:
-    secrets.values = {"emails": {"url": "redis://host/0"}}
-    await resolve(sources, build())
-    await sources.refresh([])
-    trouble = sources.resolve(build())
-    assert isinstance(trouble, RedisSourceTrouble)
-    assert trouble.is_unread
-
-
 async def test_many_doubtful_secrets_of_one_namespace_do_not_hold_up_those_of_another(
     sources: RedisSources, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -294,18 +294,6 @@ async def test_figures_whose_answer_was_lost_are_corrected_with_the_next_figures
     assert [status["due"] for status in desk.kube.written] == [1, 2, 1]
 
 
-async def test_nothing_is_written_that_stands_there_already(desk: Desk) -> None:
-    await desk.say(ready("AtZero", True), replicas=0, lastDecision={"reason": "Idle", "replicas": 0})
-    desk.world.set_pool(parse_record(BODY | {"status": desk.kube.written[0]}))
-    successor = Desk()
-    successor.world = desk.world
-    said = await successor.say(
-        ready("AtZero", True), replicas=0, lastDecision={"reason": "Idle", "replicas": 0}
-    )
-    assert not said
-    assert successor.events.told == []
-
-
 async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Desk) -> None:
     reporter, record = desk.reporter, desk.world.pools["shop", "emails"]
     reporter.note(Round(record), {"due": 1}, [ready("AtZero", True)])
@@ -336,14 +324,3 @@ async def test_messages_that_could_not_be_written_are_written_later_each_once(de
     assert await desk.say(ready("AtZero", True))
     assert desk.events.told == ["Scaled", "RunFailed"]
     assert not await desk.say(ready("AtZero", True))
-
-
-async def test_of_many_messages_that_cannot_be_written_the_latest_are_kept(desk: Desk) -> None:
-    await desk.say(ready("AtZero", True))
-    desk.events.is_away = True
-    for number in range(30):
-        desk.reporter.say(f"Message{number}", "words")
-        await desk.reporter.write()
-    desk.events.is_away = False
-    await desk.reporter.write()
-    assert desk.events.told == [f"Message{number}" for number in range(10, 30)]

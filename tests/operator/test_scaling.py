@@ -358,15 +358,6 @@ def test_a_step_whose_pods_leave_one_by_one_is_still_one_step() -> None:
     assert targets == [7, 7, 7, 7, 7, 7, 4]
 
 
-def test_a_pool_that_grew_again_starts_its_steps_from_there() -> None:
-    pool = Watched(replace(POLICY, step_replicas=2), requested=10)
-    pool.step(IDLE, 0)
-    assert pool.step(IDLE, 60).replicas == 8
-    pool.step(Workload(due=200, due_soon=0, busy=0), 61)
-
-    assert [pool.step(IDLE, at).replicas for at in (90, 121, 122)] == [20, 18, 18]
-
-
 # Speed
 
 
@@ -396,11 +387,6 @@ def test_seconds_in_which_nothing_ended_count_for_the_speed_of_long_jobs() -> No
     ten_seconds = [*[saturated(0)] * 9, saturated(1)]
 
     assert measure(ten_seconds * 20) == pytest.approx(0.1, rel=0.15)
-
-
-def test_speed_does_not_depend_on_how_often_one_looks() -> None:
-    assert measure([saturated(1, 0.05)] * 2000) == pytest.approx(20)
-    assert measure([saturated(20, 1.0)] * 100) == pytest.approx(20)
 
 
 def test_speed_follows_jobs_that_become_slower() -> None:

@@ -297,12 +297,6 @@ def test_released_pods_lose_flag_and_cost() -> None:
     assert (step.drain, step.replicas) == ((), None)
 
 
-def test_a_pod_that_got_a_job_after_its_flag_ended_loses_the_cost() -> None:
-    step = plan([pod("a"), pod("b", busy=1, deletion_cost=VICTIM_COST)], 1)
-
-    assert step.costs == {"pool-b": 0}
-
-
 def test_costs_of_other_people_are_left_alone() -> None:
     assert plan([pod("a", deletion_cost=-5), pod("b", deletion_cost=100)], 2) == ShrinkPlan()
 

@@ -187,13 +187,6 @@ def measure_finished(
     return workload.finished, workload.elapsed_seconds, workload.working_replicas
 
 
-def test_what_ended_between_two_looks_is_what_was_finished() -> None:
-    before = [worker("a1", "a", ended=100), worker("b1", "b", ended=5)]
-    after = [worker("a1", "a", ended=130), worker("b1", "b", ended=6)]
-
-    assert measure_finished(before, after) == (31, 2.0, 2)
-
-
 @pytest.mark.parametrize(
     "newcomer",
     [
@@ -213,17 +206,6 @@ def test_only_workers_that_were_there_all_the_time_tell_how_fast_a_replica_is(
 
     assert finished == 10
     assert working == (2 if newcomer.ended == 2 else 1)
-
-
-def test_nothing_was_finished_before_the_first_look_nor_during_an_outage() -> None:
-    pool = Sized(ready_pod("a"))
-    first = pool.step(seen(worker("a1", "a", ended=100), now_ms=1000), 0).workload
-    pool.step(None, 1)
-    second = pool.step(seen(worker("a1", "a", ended=900), now_ms=60_000), 60).workload
-
-    for workload in (first, second):
-        assert workload is not None
-        assert (workload.finished, workload.elapsed_seconds, workload.working_replicas) == (0, 0.0, 0)
 
 
 # Start-up

@@ -56,13 +56,6 @@ def test_a_container_that_cannot_start_is_trouble(place: str) -> None:
     assert (view.trouble_reason, view.trouble) == ("ImagePullBackOff", "no such image")
 
 
-def test_a_container_that_is_being_made_is_no_trouble() -> None:
-    waiting = {"reason": "ContainerCreating"}
-    assert not parse_pod(
-        pod({"containerStatuses": [{"name": "worker", "state": {"waiting": waiting}}]})
-    ).trouble
-
-
 def test_a_pod_without_a_node_is_trouble() -> None:
     nowhere = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     assert parse_pod(pod({"conditions": [nowhere]})).trouble == "0/1 nodes"
@@ -102,11 +95,6 @@ def test_a_node_that_fell_silent_cuts_its_pods_off() -> None:
     ]
     running = {"name": "worker", "state": {"running": {}}}
     assert parse_pod(pod({"conditions": conditions, "containerStatuses": [running]})).is_cut_off
-
-
-def test_a_cost_that_is_no_number_counts_as_none() -> None:
-    annotations = {"controller.kubernetes.io/pod-deletion-cost": "x"}
-    assert parse_pod(pod({}, annotations=annotations)).deletion_cost == 0
 
 
 def deployment(**changes: Any) -> dict[str, Any]:
@@ -153,12 +141,6 @@ def test_why_replicas_do_not_come_and_who_asked_for_them() -> None:
         )
     )
     assert (view.failure, view.scaled_by) == ("exceeded quota", "kubectl")
-
-
-def test_only_the_controller_owns() -> None:
-    owners = [{"uid": "a"}, {"uid": "b", "controller": True}]
-    view = parse_budget({"metadata": metadata(ownerReferences=owners), "spec": {}})
-    assert view.owner_uid == "b"
 
 
 def test_a_job_tells_how_it_ended() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
@@ -11,7 +10,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,47 +210,6 @@ async def test_watching_shows_a_job_that_arrives_and_ends_by_ctrl_c(
             process.kill()
             process.wait()
         os.close(master)
-
-
-@pytest.mark.usefixtures("emails")
-async def test_queues_tells_due_soon_later_and_running_apart(
-    plugin: Plugin, client: RRQClient, settings: RRQSettings
-) -> None:
-    release = asyncio.Event()
-
-    async def hold(ctx: dict[str, Any]) -> None:
-        await release.wait()
-
-    registry = JobRegistry()
-    registry.register("send", hold)
-    await enqueue(client, "bulk", 2)
-    async with running_worker(settings, registry, queues=["bulk"]) as worker:
-
-        async def has_both() -> bool:
-            return (
-                await client.job_store.redis.zcard(client.job_store.keys.active_jobs_key(worker.worker_id))
-                == 2
-            )
-
-        # Before anything is queued whose turn would come while this is waited for.
-        await eventually(has_both, 60, "the worker has not taken what it is to hold")
-        await enqueue(client, "mail", 3)
-        await enqueue(client, "mail", 2, defer_by=timedelta(seconds=20))
-        await enqueue(client, "mail", 1, defer_by=timedelta(days=7))
-
-        async def figures() -> bool:
-            mail, bulk = await asyncio.to_thread(plugin.json, "queues", "emails")
-            assert mail["oldest_seconds"] > 0
-            counts = [mail[name] for name in ("due", "due_soon", "later", "busy")]
-            assert (mail["queue"], counts) == ("mail", [3, 2, 1, 0])
-            assert (bulk["queue"], bulk["due"], bulk["busy"]) == ("bulk", 0, 2)
-            return True
-
-        await eventually(figures, 60)
-        table = plugin.run("queues").splitlines()
-        assert table[1].split() == ["Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy", "Orphaned"]
-        assert table[2].split()[:5] == ["mail", "emails", "3", "2", "1"]
-        release.set()
 
 
 @pytest.mark.usefixtures("emails")
