@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
-from monitoring import list_panels, list_targets, read_dashboard
+from monitoring import list_panels, read_dashboard
 from operator_series import read_operator_series
 
 UNITS = {"s", "short", "percentunit", "bytes", "none", "suffix: jobs/s", "suffix: calls/s"}
@@ -37,7 +37,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
 
 def test_every_panel_follows_the_choices() -> None:
     of_operator = {name for name, labels in read_operator_series().items() if "pool" not in labels}
-    for target in list_targets():
+    for target in (target for panel in list_panels() for target in panel["targets"]):
         assert target["datasource"]["uid"] == "${datasource}"
         asked = re.findall(r"\brrq_\w+", target["expr"])
         chosen = target["expr"].count('{namespace=~"$namespace", pool=~"$pool"')

@@ -140,8 +140,8 @@ async def test_the_operator_may_do_what_it_needs_and_nothing_else(
     await assert_may(plane, account, NEEDED_FOR_THE_LEASE, home)
     for namespace in (shop, home):
         await assert_may(plane, account, REFUSED, namespace, False)
-    for namespace in (other, home, None):
-        await assert_may(plane, account, NEEDED, namespace, not is_namespaced)
+    for elsewhere in (other, home, None):
+        await assert_may(plane, account, NEEDED, elsewhere, not is_namespaced)
     await assert_may(plane, account, NEEDED_FOR_THE_LEASE, shop, False)
     await assert_may(plane, account, REFUSED_OF_OTHER_LEASES, home, False)
     # Somebody may, so the questions are not wrong.

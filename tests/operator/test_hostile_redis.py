@@ -91,12 +91,13 @@ async def test_fifty_pools_beside_a_hostile_redis_keep_their_reaction_time(
     """The same pools beside one kind of hostile answers after the other."""
     neighbours = Bench(RedisIdentity(redis_dsn, "rrq:"))
     takers = [neighbours.add(f"pool-{number}", queues=[f"queue-{number}"]) for number in range(POOLS)]
-    slowest: dict[str, float] = {}
-    everything: list[float] = []
+    reactions: list[float] = []
     gauge = Gauge()
     async with going_round(neighbours):
         await eventually(lambda: all(taker.rounds for taker in takers))
         await eventually(lambda: ask(store, "PUBSUB", "CHANNELS"))
+        # From here on nothing is seen but by an announcement: the poll of each second would hide that one was missed.
+        neighbours.group._next_full_at = monotonic() + 3600
         watching = asyncio.create_task(gauge.run())
         for number, answer in enumerate(HOSTILE_TO_OBSERVERS):
             with hostile_process(answer) as url:
@@ -105,15 +106,12 @@ async def test_fifty_pools_beside_a_hostile_redis_keep_their_reaction_time(
                 async with going_round(hostile):
                     await eventually(lambda: victim.rounds)  # noqa: B023  awaited here
                     jobs = range(number * JOBS, (number + 1) * JOBS)
-                    reactions = await measure_reactions(store, takers, jobs)
-            slowest[answer] = median(reactions)
-            everything += reactions
+                    reactions += await measure_reactions(store, takers, jobs)
         watching.cancel()
         await asyncio.wait([watching])
     # A machine that runs other tests beside this one takes ten times as long as a quiet one.
-    by_polls = {answer: seconds for answer, seconds in slowest.items() if seconds > 0.25}
-    assert not by_polls, "by announcements, not by the poll of each second"
-    assert quantiles(everything, n=20)[18] < 1.5
+    assert median(reactions) < 0.25
+    assert quantiles(reactions, n=20)[18] < 1.5
     assert gauge.longest_stall_seconds < 1.0
     assert gauge.most_bytes - gauge.bytes_before < 100 * MEBIBYTE
 
@@ -160,12 +158,12 @@ async def test_a_server_that_hangs_up_is_asked_less_and_less_often_to_announce()
     async with HostileRedis(hang_up) as server, opened(server.url) as queues:
         listening = asyncio.create_task(queues.listen(lambda _: None))
         began_at = monotonic()
-        # redis-py connects up to four times for each try: these are four tries, with waits of 0.1 to 0.4 s between them,
+        # redis-py connects up to four times for each try: these are six tries, with waits of 0.1 to 1.6 s between them,
         # each at least half as long.
-        await eventually(lambda: server.connections >= 16)
+        await eventually(lambda: server.connections >= 24)
         listening.cancel()
         await asyncio.wait([listening])
-        assert monotonic() - began_at > 0.3
+        assert monotonic() - began_at > 1.0
 
 
 async def test_a_list_of_a_million_queues_of_one_worker_is_not_read(redis_dsn: str, store: JobStore) -> None:

@@ -106,8 +106,8 @@ def test_demand_is_the_sum_of_all_queues_and_own_workers() -> None:
 def test_what_may_not_start_is_no_demand(
     fast: QueueObservation, paused: frozenset[str], is_on_hold: bool, expected: tuple[int, int, int, int]
 ) -> None:
-    queues = {"fast": replace(fast, orphaned=3), "slow": replace(queue(due=1), orphaned=2)}
-    observation = replace(seen(worker("a1", "a", busy=2), **queues), paused=paused)
+    fast, slow = replace(fast, orphaned=3), replace(queue(due=1), orphaned=2)
+    observation = replace(seen(worker("a1", "a", busy=2), fast=fast, slow=slow), paused=paused)
 
     workload = Sized(ready_pod("a")).step(observation, 0, is_on_hold=is_on_hold).workload
 
