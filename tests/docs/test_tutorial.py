@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 PAGE = "docs/tutorial.md"
 START_SECONDS = 60.0
-# A pool waits for ten seconds before it shrinks, and for the job that is due later.
 SHRINK_SECONDS = 90.0
 # The page sleeps for as long as a job takes on a machine with nothing else to do. Here that is until it has ended.
 SLEEP_UNTIL_ENDED = """
 sleep() {
-    for _ in $(seq 60); do
-        if rrq job show "$id" | grep -qE '^Status: (COMPLETED|FAILED)'; then return; fi
-        command sleep 0.5
+    for _ in $(seq 120); do
+        case "$(redis-cli -u "$RRQ_REDIS_DSN" hget "rrq:job:$id" status)" in COMPLETED|FAILED) return ;; esac
+        command sleep 0.25
     done
     echo "$id has not ended"
     return 1
@@ -53,8 +52,10 @@ def read_steps() -> dict[str, list[Block]]:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
     ports = {"6390": str(find_free_port()), "127.0.0.1:8080": f"127.0.0.1:{find_free_port()}"}
-    # What the page has come in a minute comes in five seconds here.
-    shell = PageShell(tmp_path, {**ports, "--delay 60": "--delay 5"})
+    # A job that is due in a minute on the page is due in five seconds here, and a pool shrinks after two instead of ten.
+    pool, manifest = "examples/pool.yaml", tmp_path / "pool.yaml"
+    manifest.write_text((ROOT / pool).read_text().replace("windowSeconds: 10", "windowSeconds: 2"))
+    shell = PageShell(tmp_path, {**ports, "--delay 60": "--delay 5", pool: str(manifest)})
     try:
         yield shell
     finally:
