@@ -37,9 +37,18 @@ def run_tests(folder: Path, *options: str, **environment: str) -> list[str]:
     folder.mkdir()
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_some.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+    ]
     done = subprocess.run(
-        [*command, "--rootdir", folder, "-n", "2", "-rP", *options, "-m", "not docker", folder],
+        [*command, "--rootdir", str(folder), "-n", "2", "-rP", *options, "-m", "not docker", str(folder)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
         capture_output=True,
