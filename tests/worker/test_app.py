@@ -12,7 +12,7 @@ from rrq import App
 from rrq.exc import JobCancelled, JobFailed, JobNotFound, JobUnfinished, RetryJob
 from rrq.job import JobStatus
 from rrq.job_function import AsyncJobFunction, PlainJobFunction
-from rrq.job_options import NO_OPTIONS, JobOptions
+from rrq.job_options import JobOptions
 from rrq.messages import CancelCode
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
@@ -77,28 +77,18 @@ def test_an_application_without_settings_or_registry_gets_both() -> None:
     assert isinstance(settings.job_registry, JobRegistry)
 
 
-def test_a_name_that_is_taken_is_refused(settings: RRQSettings) -> None:
-    app = App(settings)
-    app.registry.register("send", print)
-
-    with pytest.raises(ValueError, match="'send' is already registered"):
-
-        @app.job()
-        def send(ctx: dict[str, Any]) -> None: ...
-
-
-def test_a_decorator_without_its_parentheses_is_explained(settings: RRQSettings) -> None:
-    def send(ctx: dict[str, Any]) -> None: ...
-
-    with pytest.raises(TypeError, match=r"Write @app.job\(\) with its parentheses"):
-        App(settings).job(send)  # type: ignore[arg-type]  # what mypy refuses is explained to others
-
-
-def test_what_has_no_name_of_its_own_needs_one(settings: RRQSettings) -> None:
+def test_what_cannot_be_registered_is_refused(settings: RRQSettings) -> None:
     class Nameless:
         def __call__(self, ctx: dict[str, Any]) -> None: ...
 
+    def send(ctx: dict[str, Any]) -> None: ...
+
     app = App(settings)
+    app.registry.register("send", print)
+    with pytest.raises(ValueError, match="'send' is already registered"):
+        app.job()(send)
+    with pytest.raises(TypeError, match=r"Write @app.job\(\) with its parentheses"):
+        app.job(send)  # type: ignore[arg-type]  # what mypy refuses is explained to others
     with pytest.raises(ValueError, match="has no name of its own"):
         app.job()(Nameless())
     assert app.job("named")(Nameless()).name == "named"
@@ -109,31 +99,21 @@ def test_what_has_no_name_of_its_own_needs_one(settings: RRQSettings) -> None:
 
 async def test_a_job_runs_with_the_arguments_it_was_enqueued_with(app: App) -> None:
     @app.job()
-    async def add(ctx: dict[str, Any], left: int, right: int = 1, *, times: int = 1) -> int:
-        return (left + right) * times
+    async def add(ctx: dict[str, Any], left: int, right: int = 1, *, _queue_name: int = 1) -> int:
+        return (left + right) * _queue_name
 
     @app.job()
     def shout(ctx: dict[str, Any], text: str) -> str:
         return text.upper()
 
-    added = await add.enqueue(2, right=3, times=10)
+    # A keyword may be called like an option of the client.
+    added = await add.enqueue(2, right=3, _queue_name=10)
     shouted = await shout.enqueue("hello")
     await run_due(app)
 
     assert await added.result() == 50
     assert await shouted.result() == "HELLO"
     assert await added.status() is JobStatus.COMPLETED
-
-
-async def test_a_keyword_may_be_called_like_an_option_of_the_client(app: App) -> None:
-    @app.job()
-    async def echo(ctx: dict[str, Any], *, _queue_name: str, self: str) -> list[str]:
-        return [_queue_name, self]
-
-    handle = await echo.enqueue(_queue_name="a", self="b")
-    await run_due(app)
-
-    assert await handle.result() == ["a", "b"]
 
 
 async def test_options_of_the_decorator_reach_the_job(app: App, store: JobStore) -> None:
@@ -191,13 +171,6 @@ def test_of_two_ways_to_say_when_the_later_one_counts(settings: RRQSettings) -> 
     assert (in_five.defer_by, in_five.defer_until) == (5, None)
 
 
-def test_an_option_that_nobody_asked_for_costs_a_job_nothing(settings: RRQSettings) -> None:
-    @App(settings).job()
-    def send(ctx: dict[str, Any]) -> None: ...
-
-    assert send.request().options is NO_OPTIONS
-
-
 def test_options_of_the_engine_are_passed_on_and_keys_are_made_from_the_arguments(
     settings: RRQSettings,
 ) -> None:
@@ -229,41 +202,19 @@ async def test_a_second_call_with_the_same_idempotency_key_has_the_handle_of_the
     async def charge(ctx: dict[str, Any], order: int) -> int:
         return order
 
-    first, again, other = await charge.enqueue(1), await charge.enqueue(1), await charge.enqueue(2)
-    await run_due(app)
-
-    assert first.id == again.id != other.id
-    assert (await again.result(), await other.result()) == (1, 2)
-
-
-async def test_a_follow_up_runs_after_the_job_it_was_chained_to(app: App) -> None:
-    order: list[str] = []
-
-    @app.job()
-    async def step(ctx: dict[str, Any], name: str) -> None:
-        order.append(name)
-
-    await step.with_options(then=[step.request("second"), step.request("third")]).enqueue("first")
-    await run_due(app)
-
-    assert order == ["first", "second", "third"]
-
-
-async def test_requests_of_different_functions_travel_in_one_batch(app: App) -> None:
-    @app.job()
-    async def double(ctx: dict[str, Any], number: int) -> int:
-        return 2 * number
-
     @app.job(queue="texts")
     async def shout(ctx: dict[str, Any], text: str) -> str:
         return text.upper()
 
-    jobs = await app.client.enqueue_many([double.request(4), shout.request("hey"), double.request(number=5)])
+    first = await charge.with_options(then=[shout.request("hey")]).enqueue(1)
+    again, other = await charge.enqueue(1), await charge.enqueue(2)
+    batch = await app.client.enqueue_many([charge.request(order=3), shout.request("ho")])
     await run_due(app, queues=[app.settings.default_queue_name, "texts"])
 
-    assert await double.handle(jobs[0].id).result() == 8
-    assert await shout.handle(jobs[1].id).result() == "HEY"
-    assert await double.handle(jobs[2].id).result() == 10
+    assert first.id == again.id != other.id
+    assert (await again.result(), await other.result()) == (1, 2)
+    assert await charge.handle(batch[0].id).result() == 3
+    assert await shout.handle(batch[1].id).result() == "HO"
 
 
 # Results
@@ -297,19 +248,7 @@ async def test_a_failed_job_raises_its_error_where_the_result_is_wanted(app: App
     assert "failed for good: ValueError: no such customer." in str(failure.value)
 
 
-async def test_a_cancelled_job_has_no_result(app: App) -> None:
-    @app.job()
-    async def never(ctx: dict[str, Any]) -> int:
-        return 1
-
-    handle = await never.enqueue()
-    assert await handle.cancel() is CancelCode.CANCELLED
-
-    with pytest.raises(JobCancelled, match=handle.id):
-        await handle.result()
-
-
-async def test_a_job_that_nobody_runs_is_told_from_one_that_does_not_exist(app: App) -> None:
+async def test_a_job_without_a_result_says_why(app: App) -> None:
     @app.job()
     async def waits(ctx: dict[str, Any]) -> int:
         return 1
@@ -317,6 +256,9 @@ async def test_a_job_that_nobody_runs_is_told_from_one_that_does_not_exist(app: 
     handle = await waits.enqueue()
     with pytest.raises(JobUnfinished, match=r"has not ended within 0\.05 s, it is PENDING"):
         await handle.result(timeout_seconds=0.05)
+    assert await handle.cancel() is CancelCode.CANCELLED
+    with pytest.raises(JobCancelled, match=handle.id):
+        await handle.result()
     with pytest.raises(JobNotFound, match="There is no job nowhere"):
         await waits.handle("nowhere").result(timeout_seconds=0.05)
     assert await waits.handle("nowhere").status() is None

@@ -97,13 +97,6 @@ async def test_oldest_letters_go_first_and_the_limit_holds(store: JobStore, work
     assert await store.get_queued_job_ids(QUEUE) == ["1", "2"]
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-async def test_limit_of_nothing_requeues_nothing(store: JobStore, worker: SteppedWorker, limit: int) -> None:
-    await bury(store, worker, "1")
-    assert await store.requeue_dlq("default", "default", limit=limit) == 0
-    assert await dead_letters(store) == ["1"]
-
-
 async def test_all_letters_go_without_a_limit(store: JobStore) -> None:
     names = [f"job-{number:04}" for number in range(1200)]
     await enqueue(store, *names)
@@ -112,11 +105,6 @@ async def test_all_letters_go_without_a_limit(store: JobStore) -> None:
     assert await store.requeue_dlq("default", "default") == 1200
     assert await ask(store, "ZCARD", QUEUE) == 1200
     assert await dead_letters(store) == []
-
-
-async def test_empty_list_requeues_nothing(store: JobStore) -> None:
-    assert await store.requeue_dlq("default", "default") == 0
-    assert await snapshot(store) == {}
 
 
 async def test_letters_whose_job_has_expired_are_dropped_and_not_counted(
@@ -195,15 +183,6 @@ async def test_target_that_is_no_queue_costs_no_letter(
     with pytest.raises(ResponseError):
         await (requeue_named(store, "1") if named else store.requeue_dlq("default", "default"))
     assert await snapshot(store) == before
-
-
-async def test_letter_that_is_already_queued_again_is_not_queued_twice(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await bury(store, worker, "1")
-    await ask(store, "LPUSH", DLQ, "1")
-    assert await store.requeue_dlq("default", "default") >= 1
-    assert await ask(store, "ZCARD", QUEUE) == 1
 
 
 async def test_letter_whose_id_waits_in_another_queue_stays_there_alone(

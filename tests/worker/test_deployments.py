@@ -12,7 +12,6 @@ from certificates import make_certificates
 from fleet import all_done, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.connection import mask_dsn
 from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.registry import JobRegistry
@@ -159,35 +158,11 @@ async def test_a_sentinel_fail_over_is_followed_by_workers_and_producers(
         await client.close()
 
 
-def test_a_cluster_without_a_hash_tag_is_refused() -> None:
-    with pytest.raises(SettingsError, match="no hash tag"):
-        RRQClient(RRQSettings(redis_dsn="redis+cluster://127.0.0.1:1"))
-
-
-@pytest.mark.parametrize(
-    ("dsn", "complaint"),
-    [("http://127.0.0.1", "scheme 'http'"), ("redis+sentinel://127.0.0.1:1", "names no Sentinel host")],
-)
-def test_a_dsn_that_cannot_work_is_refused_with_a_hint(dsn: str, complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint):
-        RRQClient(RRQSettings(redis_dsn=dsn))
-
-
-@pytest.mark.parametrize(
-    ("dsn", "masked"),
-    [
-        ("redis://:secret@host:6379/0", "redis://***@host:6379/0"),
-        ("rediss://user:p@ss@host/1", "rediss://***@host/1"),
-        ("redis://host:6379/0", "redis://host:6379/0"),
-        ("redis://:se/cr?et@host:6379/0", "redis://***@host:6379/0"),
-        ("redis://host:6379/0?password=secret&db=1", "redis://host:6379/0?password=***&db=1"),
-        (
-            "redis+sentinel://a:1,b:2/main/0?sentinel_username=me&sentinel_password=secret",
-            "redis+sentinel://a:1,b:2/main/0?sentinel_username=me&sentinel_password=***",
-        ),
-        ("redis://:se://cret@host", "redis://***@host"),
-        ("me:secret@host", "***@host"),
-    ],
-)
-def test_passwords_are_masked_before_a_dsn_is_shown(dsn: str, masked: str) -> None:
-    assert mask_dsn(dsn) == masked
+def test_a_dsn_that_cannot_work_is_refused_with_a_hint() -> None:
+    for dsn, complaint in (
+        ("http://127.0.0.1", "scheme 'http'"),
+        ("redis+sentinel://127.0.0.1:1", "names no Sentinel host"),
+        ("redis+cluster://127.0.0.1:1", "no hash tag"),
+    ):
+        with pytest.raises(SettingsError, match=complaint):
+            RRQClient(RRQSettings(redis_dsn=dsn))

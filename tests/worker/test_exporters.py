@@ -78,24 +78,6 @@ async def test_prometheus_refuses_what_does_not_fit_and_says_so_once(
     assert shown(prometheus) == ['jobs_total{function="f"} 1.0']
 
 
-async def test_prometheus_refuses_a_name_it_cannot_show(
-    prometheus: PrometheusExporter, caplog: pytest.LogCaptureFixture
-) -> None:
-    await prometheus.export_gauge("", 1)
-    await prometheus.export_gauge("busy", 1)
-    await prometheus.export_counter("busy_total", 1)
-    await prometheus.export_gauge("busy_total", 1)
-    assert shown(prometheus)[0] == "busy 1.0"
-    assert caplog.records
-
-
-async def test_two_prometheus_exporters_do_not_meet() -> None:
-    one, other = PrometheusExporter(RRQSettings()), PrometheusExporter(RRQSettings())
-    await one.export_gauge("busy", 1)
-    await other.export_gauge("busy", 2, {"queue": "q"})
-    assert shown(one) == ["busy 1.0"]
-
-
 async def test_a_worker_counts_its_jobs_for_prometheus(client: RRQClient, settings: RRQSettings) -> None:
     settings.metrics_exporter = "prometheus"
     registry = JobRegistry()
@@ -184,16 +166,6 @@ async def test_statsd_never_raises(exporter: StatsdExporter) -> None:
     await exporter.close()
     await exporter.export_counter("jobs", 1)
     await exporter.close()
-
-
-async def test_closing_before_the_name_is_known_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RRQ_STATSD_HOST", "statsd.example")
-    exporter = StatsdExporter(RRQSettings())
-    await exporter.close()
-    await exporter.export_counter("jobs", 1)
-    # The answer that comes too late opens nothing any more.
-    exporter._use("127.0.0.1")
-    assert exporter._socket is None
 
 
 @pytest.mark.parametrize("port", ["statsd", "0", "65536", "-1", "tcp://10.0.0.7:", "٣"])

@@ -13,7 +13,6 @@ from queue_steps import (
     ask,
     back,
     dead,
-    dead_letters,
     done,
     due_score,
     enqueue,
@@ -322,11 +321,6 @@ async def test_a_batch_that_its_producer_never_completes_is_forgotten(
     assert 0 < await ask(store, "TTL", store.keys.batch_pending_key("half")) <= 30 * 86_400
 
 
-async def test_an_empty_batch_is_over_at_once(store: JobStore, client: RRQClient) -> None:
-    await client.enqueue_batch([], JobRequest("whole", job_id="callback"))
-    assert await is_queued(store, "callback")
-
-
 async def test_a_batch_of_a_killed_worker_still_completes(
     store: JobStore, client: RRQClient, worker: SteppedWorker
 ) -> None:
@@ -389,34 +383,3 @@ async def test_progress_is_seen_and_a_cursor_outlives_an_attempt(
     assert (progress["done"], progress["total"], progress["note"]) == (4, 4, "walking")
     story = json.loads((await job_fields(store, jobs[0].id))["attempts"])
     assert [(attempt["outcome"], attempt["error"]) for attempt in story] == [("retry", "tripped")]
-
-
-async def test_declared_limits_hold_in_a_running_fleet(
-    store: JobStore, client: RRQClient, settings: RRQSettings
-) -> None:
-    from rrq.flow import Limit
-
-    running = peak = 0
-
-    async def careful(ctx: Any) -> None:
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        await ctx.set_progress(1)
-        running -= 1
-
-    registry = JobRegistry()
-    registry.register("careful", careful)
-    settings.limits = {"function:careful": Limit(concurrency=2)}
-
-    async def is_published() -> bool:
-        return bool((await store.read_flow()).limits)
-
-    async with running_worker(settings, registry), running_worker(settings, registry):
-        await eventually(is_published, 20.0, "limits were not published")
-        jobs = await client.enqueue_many([JobRequest("careful")] * 60)
-        await all_done(store, jobs)
-    assert peak == 2
-    flow = await store.read_flow()
-    assert (flow.parked, flow.slots) == ({}, {"f:careful": 0})
-    assert await dead_letters(store) == []

@@ -122,12 +122,6 @@ async def test_clearing_asks_first(cli: CommandLine, store: JobStore) -> None:
     assert await exist(store, "test_one") == 0
 
 
-async def test_clearing_with_json_prints_nothing_else(cli: CommandLine, store: JobStore) -> None:
-    await store.redis.set("mine", "x")
-    assert await cli.json("debug", "clear") == {"found": 0, "deleted": 0}
-    assert await cli.json("debug", "clear", "--pattern", "mine", "--confirm") == {"found": 1, "deleted": 1}
-
-
 async def test_a_stress_test_keeps_its_rate(cli: CommandLine, store: JobStore) -> None:
     started_at = time.monotonic()
     shown = await cli.ok(
@@ -152,8 +146,3 @@ async def test_a_stress_test_keeps_its_rate(cli: CommandLine, store: JobStore) -
     assert await store.batch_get_queue_sizes(["a", "b"]) == {"a": 30, "b": 30}
     jobs = (await cli.json("job", "list", "--limit", "1"))["jobs"]
     assert jobs[0]["function_name"] == "stress_test_job"
-
-
-async def test_a_stress_test_with_json(cli: CommandLine) -> None:
-    done = await cli.json("debug", "stress-test", "--jobs-per-second", "5", "--duration", "1")
-    assert done == {"submitted": 5, "queues": ["stress_test"]}

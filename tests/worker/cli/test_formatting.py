@@ -8,12 +8,9 @@ import pytest
 
 from rrq.commands.formatting import (
     as_strict_json,
-    describe_page,
     format_duration,
-    format_ms,
     format_value,
     printable,
-    shorten,
 )
 from rrq.commands.output import print_json
 from rrq.commands.refusal import Refusal
@@ -32,22 +29,6 @@ from rrq.commands.refusal import Refusal
 )
 def test_durations_have_two_units_at_most(seconds: float | None, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-def test_scores_are_milliseconds() -> None:
-    assert format_ms(1_767_225_600_000) == "2026-01-01 00:00:00Z"
-    assert format_ms(float("inf")) == "inf ms"
-
-
-def test_long_text_is_cut() -> None:
-    assert shorten("12345678", 8) == "12345678"
-    assert shorten("123456789", 8) == "12345678..."
-    assert shorten(None, 8) == "-"
-
-
-def test_pages_are_counted_from_one() -> None:
-    assert describe_page(20, 10, 100) == "Showing 21-30 of 100 jobs"
-    assert describe_page(100, 0, 100) == "No jobs beyond --offset 100; there are 100"
 
 
 def test_control_characters_are_spelled_out() -> None:

@@ -81,18 +81,6 @@ async def test_statistics_come_from_real_jobs(
     assert stats["completed_per_minute"] > 0
 
 
-async def test_statistics_of_chosen_queues(cli: CommandLine, client: RRQClient) -> None:
-    await client.enqueue("add", _queue_name="one")
-    await client.enqueue("add", _queue_name="two")
-    stats = await cli.json("queue", "stats", "--queue", "rrq:queue:one", "--queue", "none")
-    assert {queue["queue"]: queue["pending"] for queue in stats["queues"]} == {"one": 1, "none": 0}
-
-
-async def test_statistics_of_an_empty_redis(cli: CommandLine) -> None:
-    assert await cli.ok("queue", "stats") == "No queues found\n"
-    assert await cli.json("queue", "stats") == {"complete": True, "queues": []}
-
-
 async def test_statistics_say_when_they_have_not_seen_everything(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
@@ -122,16 +110,6 @@ async def test_a_queue_is_inspected_page_by_page(cli: CommandLine, client: RRQCl
     assert abs(entry["due_at_ms"] / 1000 - time.time()) < 60
 
 
-async def test_the_last_page_names_no_next_one(cli: CommandLine, client: RRQClient) -> None:
-    await client.enqueue("add")
-    shown = await cli.ok("queue", "inspect", "default")
-    assert "Showing 1-1 of 1 jobs" in shown
-    assert "--offset" not in shown
-    assert "No jobs beyond --offset 7; there are 1" in await cli.ok(
-        "queue", "inspect", "default", "--offset", "7"
-    )
-
-
 async def test_entries_without_a_job_and_odd_scores_are_shown(cli: CommandLine, store: JobStore) -> None:
     await store.redis.zadd("rrq:queue:default", {"ghost": 1e30})
     await store.redis.set("rrq:job:text", "no hash")
@@ -148,14 +126,6 @@ async def test_a_queue_that_was_never_used_is_not_found(cli: CommandLine) -> Non
         "Queue 'mail' not found. It has no jobs, and no worker has served it. "
         "'rrq queue list --show-empty' shows those there are."
     )
-
-
-async def test_a_served_queue_without_jobs_is_empty(
-    cli: CommandLine, settings: RRQSettings, registry: JobRegistry
-) -> None:
-    await run_burst(settings, registry, queues=["mail"])
-    assert await cli.ok("queue", "inspect", "mail") == "Queue 'mail' is empty\n"
-    assert (await cli.json("queue", "inspect", "mail"))["jobs"] == []
 
 
 async def test_another_key_prefix_is_another_world(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rrq.commands import settings_loading
 from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import SettingsSource, load_settings, locate_settings
 from rrq.settings import RRQSettings
@@ -75,23 +74,11 @@ def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
     assert settings.worker_concurrency == 7
 
 
-def test_a_dotenv_file_without_our_variables_is_no_source(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("DATABASE=elsewhere\n")
-    assert locate_settings(None).source is SettingsSource.DEFAULTS
-
-
 def test_a_dotenv_file_may_name_the_settings(tmp_path: Path, write_module: Callable[[str, str], str]) -> None:
     write_module("shop_c", SETTINGS.format(host="c"))
     (tmp_path / ".env").write_text("RRQ_SETTINGS=shop_c.settings\n")
     location = locate_settings(None)
     assert (location.source, location.path) == (SettingsSource.DOTENV, "shop_c.settings")
-
-
-def test_without_dotenv_the_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_loading.DOTENV_AVAILABLE is True
-    monkeypatch.setattr(settings_loading, "DOTENV_AVAILABLE", False)
-    (tmp_path / ".env").write_text("RRQ_WORKER_CONCURRENCY=7\n")
-    assert locate_settings(None).source is SettingsSource.DEFAULTS
 
 
 def test_a_dotenv_file_that_is_no_text_is_named(tmp_path: Path) -> None:
@@ -186,12 +173,6 @@ def test_variables_that_make_no_settings_are_named_without_their_values() -> Non
     with pytest.raises(Refusal, match="RRQ_WORKER_CONCURRENCY: Input should be a valid integer") as refusal:
         load_settings(None)
     assert "secret-ish" not in refusal.value.message
-
-
-def test_a_variable_that_is_no_json_is_named() -> None:
-    os.environ["RRQ_CRON_JOBS"] = "{broken"
-    with pytest.raises(Refusal, match="cron_jobs"):
-        load_settings(None)
 
 
 def test_the_environment_wins_over_the_application_where_it_is_asked_to(
