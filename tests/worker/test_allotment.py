@@ -1,14 +1,8 @@
-"""What a worker finds out about its CPUs: from file trees as kernels show them, and from a real kernel."""
+"""What a worker finds out about its CPUs, from file trees as kernels show them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
-import time
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +10,7 @@ import pytest
 from rrq.allotment import CpuAllotment, read_cpu_allotment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 MANY = 64  # CPUs of a machine large enough that only the quota counts
 
@@ -217,79 +211,3 @@ def test_without_control_groups_the_cpus_of_the_process_count_and_off_linux_thos
     for cpu_count, processes in ((8, 8), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda cpu_count=cpu_count: cpu_count)
         assert read_cpu_allotment(tmp_path).processes == processes
-
-
-# On this kernel
-
-TELL = "from rrq.allotment import read_cpu_allotment; print(read_cpu_allotment())"
-STEP_IN = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
-
-
-@pytest.fixture
-def real_group() -> Iterator[Path]:
-    """A new control group with the cpu controller of this kernel, in whichever version it has it."""
-    folder = make_group(find_cpu_hierarchy())
-    try:
-        yield folder
-    finally:
-        remove_group(folder)
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["its own quota", "the quota of the group around it"])
-def test_a_process_in_a_real_control_group_reads_its_quota(real_group: Path, nested: bool) -> None:
-    # Half a CPU is less than any machine has, so that the quota decides everywhere.
-    if (real_group / "cpu.max").exists():
-        (real_group / "cpu.max").write_text("50000 100000")
-        source = "cgroup v2 cpu.max 50000/100000 = 0.5 CPUs"
-    else:
-        (real_group / "cpu.cfs_quota_us").write_text("50000")
-        source = "cgroup v1 cpu.cfs_quota_us 50000/100000 = 0.5 CPUs"
-    group = real_group
-    if nested:
-        group = real_group / "inner"
-        group.mkdir()
-    command = ["sh", "-c", STEP_IN, "sh", str(group), sys.executable, "-c", TELL]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert told.strip() == repr(CpuAllotment(0.5, 1, source))
-
-
-def find_cpu_hierarchy() -> Path:
-    """Where a group may be made; found without the code under test."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount_point, kind, options, *_ = line.split()
-        if kind == "cgroup" and "cpu" in options.split(","):
-            return Path(mount_point)
-        if kind == "cgroup2" and "cpu" in (Path(mount_point) / "cgroup.controllers").read_text().split():
-            return Path(mount_point)
-    pytest.skip("no control groups with the cpu controller are mounted here")
-
-
-def make_group(hierarchy: Path) -> Path:
-    folder = hierarchy / f"rrq-test-{uuid.uuid4().hex}"
-    try:
-        folder.mkdir()
-    except OSError as refusal:
-        pytest.skip(f"may not make a control group in {hierarchy} ({refusal.strerror}); run as root")
-    switch = hierarchy / "cgroup.subtree_control"
-    try:
-        if switch.exists() and "cpu" not in switch.read_text().split():
-            switch.write_text("+cpu")
-    except OSError as refusal:
-        folder.rmdir()
-        pytest.skip(f"may not switch the cpu controller on in {hierarchy} ({refusal.strerror})")
-    return folder
-
-
-def remove_group(folder: Path) -> None:
-    # The kernel lets go of a group a moment after its last process was waited for.
-    deadline = time.monotonic() + 30
-    for group in (folder / "inner", folder):
-        while True:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    group.rmdir()
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)

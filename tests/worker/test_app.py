@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,6 @@ from rrq.job import JobStatus
 from rrq.job_function import AsyncJobFunction, PlainJobFunction
 from rrq.job_options import JobOptions
 from rrq.messages import CancelCode
-from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from running import run_burst
 
@@ -67,14 +66,6 @@ def test_the_registry_holds_the_bare_function_under_its_name_or_the_one_given(se
     assert app.registry is settings.job_registry
     assert app.registry.get_registered_functions() == ["send", "mail.send"]
     assert app.registry.get_handler("send") is send
-
-
-def test_an_application_without_settings_or_registry_gets_both() -> None:
-    bare = App()
-    assert bare.settings.job_registry is bare.registry
-    settings = RRQSettings()
-    assert App(settings).registry is settings.job_registry
-    assert isinstance(settings.job_registry, JobRegistry)
 
 
 def test_what_cannot_be_registered_is_refused(settings: RRQSettings) -> None:
@@ -157,18 +148,6 @@ async def test_options_of_a_call_win_field_by_field_and_change_nothing_else(
     assert timedelta(minutes=59) < two.next_scheduled_run_time - two.enqueue_time < timedelta(minutes=61)
     plain = send.request("eve")
     assert (plain.queue_name, plain.job_id, plain.unique_key) == ("mail", None, "all")
-
-
-def test_of_two_ways_to_say_when_the_later_one_counts(settings: RRQSettings) -> None:
-    @App(settings).job()
-    def send(ctx: dict[str, Any]) -> None: ...
-
-    moment = datetime(2030, 1, 1, tzinfo=UTC)
-    by_then = send.with_options(defer_by=5).with_options(defer_until=moment).request()
-    in_five = send.with_options(defer_until=moment).with_options(defer_by=5).request()
-
-    assert (by_then.defer_by, by_then.defer_until) == (None, moment)
-    assert (in_five.defer_by, in_five.defer_until) == (5, None)
 
 
 def test_options_of_the_engine_are_passed_on_and_keys_are_made_from_the_arguments(

@@ -80,18 +80,6 @@ async def test_a_client_closes_only_the_store_it_made_and_as_often_as_it_is_told
     await client.aclose()
 
 
-def test_a_client_survives_a_change_of_event_loop(redis_dsn: str) -> None:
-    client = RRQClient(RRQSettings(redis_dsn=redis_dsn))
-
-    async def enqueue_and_close(job_id: str) -> None:
-        await client.enqueue("send", _job_id=job_id)
-        assert await client.job_store.get_job_definition(job_id) is not None
-        await client.close()
-
-    asyncio.run(enqueue_and_close("first"))
-    asyncio.run(enqueue_and_close("second"))
-
-
 NEVER_CLOSED = """
 import asyncio, sys
 from rrq.client import RRQClient
@@ -159,16 +147,6 @@ async def test_the_hash_is_what_rrq_0_7_reads(client: RRQClient, queue: str) -> 
         *(job.id, queue, "once", "PENDING", "0", "null", "1", "300", "86400"),
     ]
     assert not {"completion_time", "last_error", "dlq_name"} & fields.keys()
-
-
-async def test_keywords_without_underscore_belong_to_the_handler(client: RRQClient) -> None:
-    given = {"args": [1], "kwargs": {"a": 1}, "queue_name": "q", "delay": 5, "job_id": "x", "self": 1}
-
-    job = await enqueue(client, "send", **{key: value for key, value in given.items() if key != "self"})
-
-    del given["self"]
-    assert json.loads((await read_hash(client, job.id))["job_kwargs"]) == given
-    assert await read_score(client, job.id) > 0
 
 
 @pytest.mark.parametrize("number", [0, 4.0])
@@ -344,36 +322,26 @@ async def test_a_refused_job_leaves_no_unique_lock(client: RRQClient) -> None:
 # Many at once
 
 
-async def test_many_jobs_come_back_in_order_over_several_batches(client: RRQClient) -> None:
+async def test_many_jobs_come_back_in_order_over_several_batches_with_all_their_options(
+    client: RRQClient,
+) -> None:
     requests = [
-        JobRequest("send", [n], {"n": n}, queue_name=("a", "b")[n % 2], job_id=f"job-{n}") for n in range(57)
+        JobRequest("send", [n], {"n": n, "queue_name": "q"}, queue_name=("a", "b")[n % 2], job_id=f"job-{n}")
+        for n in range(57)
     ]
+    numbers = {"max_retries": 1, "job_timeout_seconds": 2, "result_ttl_seconds": 3}
+    requests.append(
+        JobRequest("send", unique_key="once", defer_by=60, trace_context={"traceparent": "00-ab"}, **numbers)  # type: ignore[arg-type]  # all are integers
+    )
 
-    jobs = await client.enqueue_many(iter(requests), batch_size=10)
+    *jobs, last = await client.enqueue_many(iter(requests), batch_size=10)
 
     assert [job.id for job in jobs] == [f"job-{n}" for n in range(57)]
     assert await client.job_store.batch_get_queue_sizes(["a", "b"]) == {"a": 29, "b": 28}
     assert await client.job_store.get_job_definition("job-41") == jobs[41]
-
-
-async def test_many_jobs_take_all_options(client: RRQClient) -> None:
-    (job,) = await client.enqueue_many(
-        [
-            JobRequest(
-                "send",
-                unique_key="once",
-                max_retries=1,
-                job_timeout_seconds=2,
-                result_ttl_seconds=3,
-                defer_by=60,
-                trace_context={"traceparent": "00-ab"},
-            )
-        ]
-    )
-
-    assert (job.max_retries, job.job_timeout_seconds, job.result_ttl_seconds) == (1, 2, 3)
-    assert await client.job_store.get_job_definition(job.id) == job
-    assert await client.job_store.get_unique_lock_holder("once") == job.id
+    assert (last.max_retries, last.job_timeout_seconds, last.result_ttl_seconds) == (1, 2, 3)
+    assert await client.job_store.get_job_definition(last.id) == last
+    assert await client.job_store.get_unique_lock_holder("once") == last.id
 
 
 async def test_a_batch_with_one_bad_job_is_refused_whole_and_those_before_it_stay(client: RRQClient) -> None:
@@ -477,16 +445,6 @@ async def test_a_queue_may_have_any_name(
 
     ended = [await client.get_job_status(job.id) for job in jobs]
     assert [seen and seen.status for seen in ended] == [JobStatus.COMPLETED] * len(names)
-
-
-async def test_an_id_whose_key_holds_something_else_is_refused(client: RRQClient) -> None:
-    await client.job_store.redis.set("rrq:job:j1", "no hash")
-
-    with pytest.raises(InvalidJob, match="rrq:job:j1"):
-        await client.enqueue("send", _job_id="j1")
-
-    assert await client.job_store.redis.get("rrq:job:j1") == b"no hash"
-    assert await client.job_store.redis.exists(QUEUE) == 0
 
 
 async def test_a_call_that_cannot_be_sent_does_not_disturb_the_next_one(settings: RRQSettings) -> None:

@@ -56,22 +56,6 @@ def test_a_type_with_an_odd_name_is_one_short_line_of_text() -> None:
     assert long.endswith("LongEnd")
 
 
-@pytest.mark.parametrize(
-    ("error_type", "message", "words"),
-    [
-        ("KeyError", "'id'", "KeyError: 'id'"),
-        ("ValueError", "", "ValueError"),
-        ("ValueError", "\nno such order\n", "ValueError: no such order"),
-        (None, "of an older version", "of an older version"),
-        ("", None, None),
-    ],
-)
-def test_what_is_known_of_an_error_is_told(
-    error_type: str | None, message: str | None, words: str | None
-) -> None:
-    assert describe_error(error_type, message) == words
-
-
 async def test_the_type_is_stored_with_each_attempt_and_with_the_job(
     client: RRQClient, settings: RRQSettings, store: JobStore
 ) -> None:
@@ -100,16 +84,6 @@ async def test_the_type_is_stored_with_each_attempt_and_with_the_job(
     seen = await client.get_job_status(job.id)
     assert seen is not None
     assert (seen.error_type, seen.last_error) == ("ValueError", "")
-
-
-async def test_a_timeout_has_a_type_too(client: RRQClient, settings: RRQSettings, store: JobStore) -> None:
-    assert settings.job_registry is not None
-    settings.job_registry.register("any", lambda ctx: None)
-    job = await client.enqueue("any", _job_timeout_seconds=0)
-    assert job is not None
-    await run_burst(settings, settings.job_registry)
-    fields = await job_fields(store, job.id)
-    assert (fields["error_type"], fields["last_error"]) == ("TimeoutError", "Job timed out after 0s.")
 
 
 async def hand_back(store: JobStore, worker: SteppedWorker) -> None:

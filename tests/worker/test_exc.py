@@ -18,8 +18,6 @@ def test_one_except_clause_catches_every_error_of_rrq_but_the_one_that_0_7_left_
 def test_retry_job_has_a_default_message_and_no_delay() -> None:
     error = exc.RetryJob()
     assert (str(error), error.defer_seconds) == ("Job requested retry", None)
-    error = exc.RetryJob("rate limited", defer_seconds=2.5)
-    assert (str(error), error.defer_seconds) == ("rate limited", 2.5)
 
 
 def test_unconfirmed_jobs_are_named_and_not_to_be_enqueued_again_blindly() -> None:

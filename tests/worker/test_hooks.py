@@ -137,33 +137,6 @@ async def test_a_broken_hook_disturbs_neither_the_caller_nor_the_other_hooks(
     assert ("Raising.on_worker_stopped" in caplog.text) is (broken == "Raising")
 
 
-async def test_hooks_run_concurrently() -> None:
-    meeting = asyncio.Barrier(2)
-
-    class Meets(RRQHook):
-        async def on_worker_stopped(self, worker_id: str) -> None:
-            await meeting.wait()
-
-    manager = manager_with()
-    manager.hooks += [Meets(manager.settings), Meets(manager.settings)]
-
-    async with asyncio.timeout(20):
-        await manager.trigger_event("on_worker_stopped", "w1")
-
-
-async def test_cancelling_the_caller_reaches_a_slow_hook() -> None:
-    class Sleeps(RRQHook):
-        async def on_worker_stopped(self, worker_id: str) -> None:
-            await asyncio.sleep(60)
-
-    manager = manager_with()
-    manager.hooks.append(Sleeps(manager.settings))
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await manager.trigger_event("on_worker_stopped", "w1")
-
-
 async def test_a_plain_method_serves_as_hook_too() -> None:
     heard: list[str] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from rrq.client import JobRequest, RRQClient
 from rrq.cron import CronJob
-from rrq.hooks import MetricsExporter, RRQHook
+from rrq.hooks import RRQHook
 from rrq.job import Job
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
@@ -75,29 +75,12 @@ class Raising(RRQHook):
         raise RuntimeError("hook")
 
 
-class Exporter(MetricsExporter):
-    names: list[str]
-    closed = 0
-
-    async def export_counter(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        self.names.append(name)
-
-    async def export_gauge(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        self.names.append(name)
-
-    async def export_histogram(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        self.names.append(name)
-
-    async def close(self) -> None:
-        type(self).closed += 1
-
-
 @pytest.fixture
 def events() -> Iterator[list[tuple[Any, ...]]]:
     """Make the hooks importable by a dotted path, as those of an application are."""
     module = types.ModuleType(MODULE)
-    Recorder.events, Exporter.names, Exporter.closed = [], [], 0
-    for hook in (Recorder, Raising, Exporter):
+    Recorder.events = []
+    for hook in (Recorder, Raising):
         setattr(module, hook.__name__, hook)
     sys.modules[MODULE] = module
     yield Recorder.events
@@ -213,15 +196,3 @@ async def test_broken_hooks_cost_no_job(
         assert result is not None
         assert result.result == "result"
         assert kinds(events) == ["enqueued", "worker started", "started", "completed", "worker stopped"]
-
-
-async def test_an_exporter_hears_of_finished_jobs_and_is_closed(
-    settings: RRQSettings, events: list[tuple[Any, ...]], client: RRQClient, registry: JobRegistry
-) -> None:
-    settings.metrics_exporter = f"{MODULE}.Exporter"
-    await client.enqueue("work")
-
-    await run_burst(settings, registry)
-
-    assert Exporter.closed >= 1
-    assert Exporter.names, "the exporter was loaded and never given a value"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from datetime import timedelta
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from rrq.job import JobStatus
 from rrq.scripts import load_script
 from rrq.testing import BenchError, JobBench, RunOutcome
 from rrq.testing.clock import Clock, decide_step_seconds
-from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -140,30 +138,6 @@ async def test_a_job_that_enqueues_itself_is_stopped_and_one_that_runs_others_to
     await again.enqueue()
     with pytest.raises(BenchError, match="More than 20 jobs were due in one run_due"):
         await bench.run_due(most=20)
-
-
-async def test_middleware_and_the_hooks_of_a_worker_are_called(app: App) -> None:
-    told: list[str] = []
-
-    async def start() -> None:
-        told.append("startup")
-
-    async def end() -> None:
-        told.append("shutdown")
-
-    @app.middleware
-    async def watch(ctx: Any, call_next: Any) -> Any:
-        told.append("middleware")
-        return await call_next()
-
-    @app.job()
-    async def work(ctx: dict[str, Any]) -> None: ...
-
-    app.settings.on_startup, app.settings.on_shutdown = start, end
-    async with JobBench(app) as bench:
-        await work.enqueue()
-        await bench.run_due()
-    assert told == ["startup", "middleware", "shutdown"]
 
 
 async def test_a_job_that_is_cancelled_while_it_runs_ends(app: App, bench: JobBench) -> None:
@@ -402,30 +376,6 @@ async def test_the_jobs_of_a_lost_pod_are_due_when_its_lease_has_run_out(app: Ap
         await bench.travel(61)
         assert [run.outcome for run in await bench.run_due()] == [RunOutcome.DONE]
         assert await handle.result() == 2
-
-
-async def test_a_plain_function_of_a_killed_worker_goes_on_unheard(app: App, bench: JobBench) -> None:
-    started, release = threading.Event(), threading.Event()
-    calls: list[int] = []
-
-    @app.job()
-    def work(ctx: dict[str, Any]) -> int:
-        calls.append(1)
-        number = len(calls)
-        if number == 1:
-            started.set()
-            release.wait(60)
-        return number
-
-    handle = await work.enqueue()
-    running = asyncio.create_task(bench.run_due())
-    try:
-        await eventually(started.is_set)
-        await bench.kill_worker()
-        assert [run.outcome for run in await running] == [RunOutcome.KILLED, RunOutcome.DONE]
-    finally:
-        release.set()
-    assert await handle.result() == 2
 
 
 async def test_a_lost_answer_leaves_a_producer_with_an_error_and_a_queued_job(

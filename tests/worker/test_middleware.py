@@ -178,29 +178,6 @@ async def test_the_timeout_of_a_job_covers_its_middleware_and_its_thread(app: Ap
     assert sorted(cut) == ["plain", "stuck", "work"]
 
 
-async def test_a_layer_may_have_a_shorter_patience_with_a_plain_function(app: App) -> None:
-    release = threading.Event()
-
-    @app.middleware
-    async def impatient(ctx: JobContext, call_next: CallNext) -> Any:
-        try:
-            return await asyncio.wait_for(call_next(), 0.1)
-        except TimeoutError:
-            return "without an answer"
-
-    @app.job()
-    def stuck(ctx: dict[str, Any]) -> str:
-        release.wait(60)
-        return "too late"
-
-    handle = await stuck.enqueue()
-    try:
-        await run_due(app)
-        assert await handle.result() == "without an answer"
-    finally:
-        release.set()
-
-
 async def test_a_cancellation_and_a_drain_pass_through_the_layers(app: App) -> None:
     steps: list[str] = []
     app.settings.worker_shutdown_grace_period_seconds = 0.1

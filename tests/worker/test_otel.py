@@ -33,7 +33,6 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rrq.job import Job
     from rrq.settings import RRQSettings
     from rrq.store import JobStore
 
@@ -169,25 +168,6 @@ async def test_every_attempt_is_in_the_trace_and_links_to_the_one_before(
     assert attempts[2].status.status_code is UNSET
 
 
-async def test_attempts_of_a_job_without_context_share_a_trace(
-    spans: Spans, provider: TracerProvider, client: RRQClient, eager: RRQSettings
-) -> None:
-    async def work(ctx: dict[str, Any]) -> None:
-        if ctx["job_try"] < 3:
-            raise ValueError
-
-    telemetry.disable()
-    await client.enqueue("work")
-    otel.enable(tracer_provider=provider)
-    await run_burst(eager, registry_of(work))
-
-    first, second, third = spans.of("process")
-    assert first.parent is None
-    assert is_child(second, first)
-    assert is_child(third, first)
-    assert [link.context.span_id for link in third.links] == [context_of(second).span_id]
-
-
 async def test_a_dead_letter_that_runs_again_links_to_the_attempt_that_failed(
     spans: Spans, client: RRQClient, settings: RRQSettings, store: JobStore
 ) -> None:
@@ -256,23 +236,6 @@ async def test_a_dead_letter_shows_its_cause_on_the_span(
     found = attributes_of(span)
     assert (found["rrq.job.outcome"], found["error.type"]) == ("dead", error_type)
     assert (span.status.status_code, span.status.description) == (ERROR, message)
-
-
-async def test_an_error_of_the_engine_shows_on_the_span(
-    spans: Spans, client: RRQClient, settings: RRQSettings
-) -> None:
-    class Broken(RRQWorker):
-        def _build_context(self, job: Job, queue_name: str) -> dict[str, Any]:
-            raise RuntimeError("overridden badly")
-
-        async def _process_other_failure(self, job: Job, exc: Exception, queue_name: str) -> None:
-            raise exc
-
-    await client.enqueue("work")
-    await Broken(settings, registry_of(fail), burst=True).run()
-    span = spans.one("process")
-    assert attributes_of(span)["error.type"] == "RuntimeError"
-    assert span.status.description == "Critical worker error: overridden badly"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -410,26 +373,6 @@ async def test_a_job_that_is_cancelled_lost_or_given_back_says_so(
     assert ends[1][0] == "lost"
     assert ends[-1] == ("back", UNSET)
     assert not worker._traces
-
-
-async def test_a_retry_goes_on_when_its_link_cannot_be_stored(
-    spans: Spans, client: RRQClient, eager: RRQSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object) -> bool:
-        raise ConnectionResetError("cut")
-
-    async def work(ctx: dict[str, Any]) -> None:
-        if ctx["job_try"] == 1:
-            raise ValueError
-
-    worker = RRQWorker(eager, registry_of(work), burst=True)
-    monkeypatch.setattr(worker.job_store, "leave_trace", refuse)
-    await client.enqueue("work")
-    await worker.run()
-    first, second = spans.of("process")
-    assert attributes_of(second)["rrq.job.outcome"] == "done"
-    assert second.links == ()
-    assert context_of(second).trace_id == context_of(first).trace_id
 
 
 async def test_only_the_worker_that_fires_a_cron_tick_traces_it(

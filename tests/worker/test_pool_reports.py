@@ -66,39 +66,11 @@ async def test_a_history_is_bounded_in_length_and_time(store: JobStore) -> None:
     assert 604_000 < await ask(store, "TTL", key) <= 604_800
 
 
-async def test_a_thousand_pools_are_two_calls(store: JobStore) -> None:
-    await store.publish_pools([EMAILS])  # the script is known afterwards
-    many = [replace(EMAILS, pool=f"shop/pool-{number:04}") for number in range(1000)]
-
-    async def count_calls() -> int:
-        stats = await ask(store, "INFO", "commandstats")
-        return int(stats["cmdstat_evalsha"]["calls"])
-
-    before = await count_calls()
-    await store.publish_pools(many, decided=[report.pool for report in many], gone=["shop/emails"])
-    assert await count_calls() - before == 2
-    assert await store.read_pools() == many
-    assert len(await store.read_decisions("shop/pool-0999")) == 1
-
-
 @pytest.mark.parametrize("foreign", ["", "[]", "null", "{", '"text"', "1"])
 async def test_what_no_operator_wrote_is_left_out(store: JobStore, foreign: str) -> None:
     await store.publish_pools([EMAILS])
     await ask(store, "HSET", store.keys.pools, "shop/foreign", foreign)
     assert await store.read_pools() == [EMAILS]
-
-
-async def test_figures_of_a_foreign_hand_are_unknown(store: JobStore) -> None:
-    odd = (
-        '{"due": "many", "busy": true, "replicas": null, "queues": "all", "at_ms": 1e300, "is_paused": "yes"}'
-    )
-    await ask(store, "HSET", store.keys.pools, "shop/odd", odd)
-    await ask(store, "XADD", store.keys.decisions_key("shop/odd"), "*", "due", "-5", "busy", "9" * 400)
-    [report] = await store.read_pools()
-    assert (report.due, report.busy, report.replicas, report.queues, report.at_ms) == (None, None, 0, (), 0)
-    assert not report.is_paused
-    [decision] = await store.read_decisions("shop/odd")
-    assert (decision.due, decision.busy, decision.at_ms) == (None, None, 0)
 
 
 async def test_keys_of_another_type_are_put_aside(store: JobStore) -> None:

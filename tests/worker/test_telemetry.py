@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -181,13 +180,3 @@ async def test_only_the_attempt_that_owns_a_job_changes_its_trace(store: JobStor
     for job_id in ("a", "nobody"):
         assert not await store.leave_trace(job_id, claimed.token, '{"traceparent":"third"}')
         assert "trace_context" not in await job_fields(store, job_id)
-
-
-@pytest.mark.parametrize(("wait_seconds", "expected"), [(5.0, 5.0), (0.0, 0.0), (-3.0, 0.0)])
-def test_queue_wait_is_never_negative(wait_seconds: float, expected: float) -> None:
-    now = datetime(2024, 1, 1, tzinfo=UTC)
-    due = now - timedelta(seconds=wait_seconds)
-    early = now - timedelta(days=1)
-    assert telemetry.queue_wait_seconds(Job(function_name="f", enqueue_time=due), now) == expected
-    deferred = Job(function_name="f", enqueue_time=early, next_scheduled_run_time=due)
-    assert telemetry.queue_wait_seconds(deferred, now) == expected

@@ -235,13 +235,4 @@ async def test_a_check_tells_what_is_paused_and_limited(
     assert (report["limits"], report["parked"]) == (1, 1)
 
 
-async def test_a_check_names_the_first_of_many_pauses(cli: CommandLine, store: JobStore) -> None:
-    await start_worker(store)
-    for number in range(13):
-        await store.set_pause(f"queue:{number:02}", "paused")
-    notes = [line for line in (await cli.run("check")).stderr.splitlines() if "paused" in line]
-    assert len(notes) == 11
-    assert notes[-1] == "Note: 3 more are paused; `rrq flow` lists them."
-
-
 # Foreign hands
