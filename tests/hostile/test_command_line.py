@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from commandline import CommandLine, child_environment, terminal
 from foreign_hands import FAMILIES, Family, put
 from queue_steps import ask
 from rrq.cli import rrq
-from rrq.commands.on_demand import CommandsOnDemand
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -271,16 +269,6 @@ async def test_what_a_terminal_has_no_letters_for_is_printed_with_escapes(
     )
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert b"caf\xe9 \\u2603" in shown.stdout
-
-
-def test_an_error_of_another_encoding_is_not_blamed_on_an_argument() -> None:
-    @click.command
-    def encode() -> None:
-        "caf\u00e9".encode("ascii")
-
-    group = CommandsOnDemand("group", places={})
-    group.get_command = lambda ctx, cmd_name: encode  # type: ignore[method-assign]
-    assert isinstance(CliRunner().invoke(group, ["encode"]).exception, UnicodeEncodeError)
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ import pytest
 from fleet import all_done, running_worker
 from queue_steps import QUEUE, ask, enqueue, ids, is_queued, let_the_fleet_beat, now_ms, start_worker
 from rrq.client import JobRequest
-from rrq.cron import CronJob
-from rrq.messages import CronVerdict
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -266,13 +264,3 @@ async def test_a_spoilt_cron_table_hides_no_other(table: dict[str, Any], store: 
     await ask(store, "ZADD", store.keys.cron_tables, "inf", "bad", "1e300", b"\xff", 1, "good")
     tables = await store.read_cron_tables()
     assert [entry.function_name for table in tables for entry in table.entries] == ["f"]
-
-
-@pytest.mark.parametrize("fired", ["1e300", "inf", "nan", "abc", "-1", b"\xff"])
-async def test_a_spoilt_book_of_ticks_silences_no_cron_entry(fired: str | bytes, client: RRQClient) -> None:
-    store = client.job_store
-    entry = CronJob(function_name="nothing", schedule="* * * * *")
-    await ask(store, "HSET", store.keys.cron_last, client.identify_cron(entry), fired)
-    entry.next_run_time = await store.read_time()
-    assert await client.enqueue_cron(entry) is CronVerdict.FIRED
-    assert await client.enqueue_cron(entry) is not CronVerdict.FIRED

@@ -235,20 +235,6 @@ async def test_a_journey_moves_the_clock_of_scripts_and_of_the_store_alike(app: 
         await handle.result(timeout_seconds=0.01)
 
 
-async def test_a_duplicate_of_a_unique_job_waits_until_its_lock_has_run_out(
-    app: App, bench: JobBench
-) -> None:
-    @app.job(unique_key="report", max_retries=2)
-    async def report(ctx: dict[str, Any]) -> None:
-        raise RetryJob("never ready", defer_seconds=2 * DAY_SECONDS)
-
-    first = await report.enqueue()
-    duplicate = await report.enqueue()
-    assert [run.job_id for run in await bench.run_due()] == [first.id]
-    await bench.travel(app.settings.default_unique_job_lock_ttl_seconds + 1)
-    assert [run.job_id for run in await bench.run_due()] == [duplicate.id]
-
-
 async def test_every_tick_of_a_cron_entry_fires_on_the_way(app: App) -> None:
     @app.job()
     async def tick(ctx: dict[str, Any]) -> None: ...

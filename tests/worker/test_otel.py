@@ -168,19 +168,6 @@ async def test_every_attempt_is_in_the_trace_and_links_to_the_one_before(
     assert attempts[2].status.status_code is UNSET
 
 
-async def test_a_dead_letter_that_runs_again_links_to_the_attempt_that_failed(
-    spans: Spans, client: RRQClient, settings: RRQSettings, store: JobStore
-) -> None:
-    job = await client.enqueue("work", _max_retries=1)
-    assert job is not None
-    await run_burst(settings, registry_of(fail))
-    await store.requeue_dlq(settings.default_dlq_name, settings.default_queue_name, 10)
-    await run_burst(settings, registry_of(fail))
-    first, second = spans.of("process")
-    assert [link.context.span_id for link in second.links] == [context_of(first).span_id]
-    assert is_child(second, spans.one("enqueue"))
-
-
 async def test_a_wish_for_a_retry_is_no_error(spans: Spans, client: RRQClient, eager: RRQSettings) -> None:
     async def work(ctx: dict[str, Any]) -> None:
         if ctx["job_try"] == 1:

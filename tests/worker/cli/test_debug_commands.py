@@ -124,21 +124,8 @@ async def test_clearing_asks_first(cli: CommandLine, store: JobStore) -> None:
 
 async def test_a_stress_test_keeps_its_rate(cli: CommandLine, store: JobStore) -> None:
     started_at = time.monotonic()
-    shown = await cli.ok(
-        *(
-            "debug",
-            "stress-test",
-            "--jobs-per-second",
-            "60",
-            "--duration",
-            "1",
-            "--queues",
-            "a",
-            "--queues",
-            "b",
-        )
-    )
-    assert shown.splitlines() == [
+    words = "debug stress-test --jobs-per-second 60 --duration 1 --queues a --queues b"
+    assert (await cli.ok(*words.split())).splitlines() == [
         "Starting stress test: 60 jobs/sec for 1s",
         "Stress test complete: 60 jobs submitted",
     ]

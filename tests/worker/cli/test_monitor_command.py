@@ -55,15 +55,15 @@ async def test_a_snapshot_shows_everything(
     assert seen["dead_letters"]["newest"][0]["job"]["last_error"] == "no such order"
 
 
-async def test_a_snapshot_of_an_empty_redis(cli: CommandLine) -> None:
-    shown = await cli.ok("monitor")
-    assert "0 jobs due, 0 running on 0 workers, 0 dead letters" in shown
+async def test_a_snapshot_shows_served_or_chosen_queues(
+    cli: CommandLine, client: RRQClient, store: JobStore
+) -> None:
+    assert "0 jobs due, 0 running on 0 workers, 0 dead letters" in await cli.ok("monitor")
     assert list((await cli.json("monitor"))["queues"]) == ["default"]
-
-
-async def test_a_snapshot_of_chosen_queues(cli: CommandLine, client: RRQClient) -> None:
-    for name in ("one", "two", "three"):
-        await client.enqueue("add", _queue_name=name)
+    await store.register_active_queue("rrq:queue:served")
+    await ask(store, "ZADD", store.keys.active_queues, 1, "rrq:queue:long-ago")
+    assert set((await cli.json("monitor"))["queues"]) == {"default", "served"}
+    await client.enqueue("add", _queue_name="three")
     seen = await cli.json("monitor", "--queues", "one", "--queues", "rrq:queue:two")
     assert set(seen["queues"]) == {"one", "two"}
 
@@ -169,9 +169,3 @@ async def test_tables_have_boxes_on_a_terminal_and_job_data_no_markup(
         assert await asyncio.to_thread(screen.wait) == 0
     assert "[bold]add[/bold]" in screen.text
     assert "─" in screen.text
-
-
-async def test_queues_that_are_no_longer_served_are_left_out(store: JobStore, cli: CommandLine) -> None:
-    await store.register_active_queue("rrq:queue:served")
-    await ask(store, "ZADD", store.keys.active_queues, 1, "rrq:queue:long-ago")
-    assert set((await cli.json("monitor"))["queues"]) == {"default", "served"}

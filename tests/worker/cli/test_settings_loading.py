@@ -38,13 +38,10 @@ def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 SETTINGS = "from rrq import RRQSettings\nsettings = RRQSettings(redis_dsn='redis://{host}/0')\n"
 
 
-def test_defaults_come_last() -> None:
+def test_defaults_come_last_and_the_environment_applies_to_them() -> None:
     location = locate_settings(None)
     assert (location.source, location.path) == (SettingsSource.DEFAULTS, None)
     assert load_settings(None) == RRQSettings()
-
-
-def test_the_environment_applies_to_defaults() -> None:
     os.environ["RRQ_REDIS_DSN"] = "redis://from-environment/0"
     assert load_settings(None).redis_dsn == "redis://from-environment/0"
 
@@ -64,26 +61,26 @@ def test_the_option_beats_the_variable(write_module: Callable[[str, str], str]) 
 def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ".env").write_text("RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\n")
-    (tmp_path / "inner").mkdir()
-    monkeypatch.chdir(tmp_path / "inner")
-    os.environ["RRQ_REDIS_DSN"] = "redis://environment/0"
-    assert locate_settings(None).source is SettingsSource.DOTENV
-    settings = load_settings(None)
-    assert settings.redis_dsn == "redis://environment/0"
-    assert settings.worker_concurrency == 7
-
-
-def test_a_dotenv_file_may_name_the_settings(tmp_path: Path, write_module: Callable[[str, str], str]) -> None:
-    write_module("shop_c", SETTINGS.format(host="c"))
-    (tmp_path / ".env").write_text("RRQ_SETTINGS=shop_c.settings\n")
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("DATABASE=elsewhere\n")
+    assert locate_settings(None).source is SettingsSource.DEFAULTS
+    dotenv.write_text(
+        "RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\nRRQ_SETTINGS=shop_c.settings\n"
+    )
     location = locate_settings(None)
     assert (location.source, location.path) == (SettingsSource.DOTENV, "shop_c.settings")
 
+    dotenv.write_text("RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\n")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    monkeypatch.delenv("RRQ_SETTINGS", raising=False)
+    os.environ["RRQ_REDIS_DSN"] = "redis://environment/0"
+    assert locate_settings(None).source is SettingsSource.DOTENV
+    settings = load_settings(None)
+    assert (settings.redis_dsn, settings.worker_concurrency) == ("redis://environment/0", 7)
 
-def test_a_dotenv_file_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_bytes(b"RRQ_KEY_PREFIX=\xff\xfe\n")
-    with pytest.raises(Refusal, match=r"ERROR: Could not read \.env: "):
+    dotenv.write_bytes(b"RRQ_KEY_PREFIX=\xff\xfe\n")
+    with pytest.raises(Refusal, match=r"ERROR: Could not read .*\.env: "):
         load_settings(None)
 
 
