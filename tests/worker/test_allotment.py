@@ -135,19 +135,22 @@ def test_the_smallest_quota_on_the_way_up_counts(
     assert read_cpu_allotment(root, MANY).cpus == 2.5
 
 
-def test_a_bind_mount_of_a_group_shows_the_groups_below_it(tmp_path: Path) -> None:
-    mount = "50 23 0:26 /pods /groups\\040here rw - cgroup2 cgroup2 rw"
-    files = {"groups here/one/cpu.max": "300000 100000", "groups here/cpu.max": "200000 100000"}
-    root = show(tmp_path, mounts=[mount], groups=["0::/pods/one"], files=files)
-    assert read_cpu_allotment(root, MANY).cpus == 2.0
-
-
-@pytest.mark.parametrize("own_group", ["/../elsewhere", "/other/group"])
-def test_a_group_named_from_outside_the_mount_is_taken_for_the_mounted_one(
-    tmp_path: Path, own_group: str
+@pytest.mark.parametrize(
+    ("mounted", "place", "own_group"),
+    [
+        ("/pods", "groups\\040here", "/pods/one"),
+        ("/pods/one", "sys/fs/cgroup", "/../elsewhere"),
+        ("/pods/one", "sys/fs/cgroup", "/other/group"),
+    ],
+    ids=["below a bind mount", "above the mount", "beside the mount"],
+)
+def test_a_group_is_found_from_where_it_is_mounted(
+    tmp_path: Path, mounted: str, place: str, own_group: str
 ) -> None:
-    mount = "30 23 0:26 /pods/one /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
-    files = {"sys/fs/cgroup/cpu.max": "200000 100000", "sys/fs/elsewhere/cpu.max": "100000 100000"}
+    mount = f"50 23 0:26 {mounted} /{place} rw - cgroup2 cgroup2 rw"
+    folder = place.replace("\\040", " ")
+    files = {f"{folder}/one/cpu.max": "300000 100000", f"{folder}/cpu.max": "200000 100000"}
+    files["sys/fs/elsewhere/cpu.max"] = "100000 100000"
     root = show(tmp_path, mounts=[mount], groups=[f"0::{own_group}"], files=files)
     assert read_cpu_allotment(root, MANY).cpus == 2.0
 

@@ -44,6 +44,9 @@ Reader = Callable[[dict[bytes, bytes]], Job]
 
 
 def test_a_full_job_is_written_as_rrq_0_7_writes_it() -> None:
+    empty = build_job_hash(Job(id="j1", function_name="send", enqueue_time=NOON))
+    names = "id function_name enqueue_time status current_retries max_retries job_args job_kwargs result"
+    assert list(empty) == names.split()
     job = Job(
         id="j1",
         function_name="send",
@@ -86,20 +89,6 @@ def test_a_full_job_is_written_as_rrq_0_7_writes_it() -> None:
         ("job_kwargs", '{"to": "\\u2603"}'),
         ("result", '{"ok": true}'),
     ]
-
-
-def test_fields_without_a_value_are_left_out_except_the_json_ones() -> None:
-    assert build_job_hash(Job(id="j1", function_name="send", enqueue_time=NOON)) == {
-        "id": "j1",
-        "function_name": "send",
-        "enqueue_time": "2024-05-06T12:00:00.123456Z",
-        "status": "PENDING",
-        "current_retries": "0",
-        "max_retries": "3",
-        "job_args": "[]",
-        "job_kwargs": "{}",
-        "result": "null",
-    }
 
 
 whole_minute_offsets = st.integers(-23 * 60, 23 * 60).map(

@@ -83,13 +83,6 @@ async def test_requeued_job_starts_afresh(store: JobStore, worker: SteppedWorker
     assert await ttl_seconds(store, "rrq:job:1") == -1
 
 
-async def test_requeued_job_runs_again(store: JobStore, worker: SteppedWorker) -> None:
-    await bury(store, worker, "1")
-    await store.requeue_dlq(DLQ, QUEUE)
-    assert await worker.finish(done(await worker.take_one(), "at last")) == [Verdict.STORED]
-    assert (await job_fields(store, "1"))["result"] == '"at last"'
-
-
 async def test_oldest_letters_go_first_and_the_limit_holds(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1", "2", "3")
     assert await store.requeue_dlq("default", "default", limit=2) == 2

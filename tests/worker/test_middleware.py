@@ -36,60 +36,41 @@ async def run_due(app: App) -> None:
     await run_burst(app.settings, app.registry)
 
 
-async def test_layers_run_around_the_handler_the_first_one_outermost(app: App) -> None:
-    steps: list[str] = []
+async def test_layers_run_around_the_handler_the_first_one_outermost_and_share_its_context(app: App) -> None:
+    steps: list[Any] = []
 
     @app.middleware
     async def outer(ctx: JobContext, call_next: CallNext) -> Any:
-        steps.append("outer in")
+        job = ctx.job
+        steps.append((job.function_name, job.job_args, job.job_kwargs, ctx["job_id"] == job.id))
+        ctx["session"] = "of this job"
         result = await call_next()
-        steps.append(f"outer out with {result}")
-        return result + 1
+        steps.append(f"outer out with {result[0]}")
+        return [result[0] + 1, *result[1:]]
 
     @app.middleware
     async def inner(ctx: JobContext, call_next: CallNext) -> Any:
         steps.append("inner in")
         result = await call_next()
-        steps.append(f"inner out with {result}")
-        return result * 10
-
-    @app.job()
-    async def work(ctx: dict[str, Any], number: int) -> int:
-        steps.append("handler")
-        return number
-
-    handle = await work.enqueue(4)
-    await run_due(app)
-
-    assert steps == ["outer in", "inner in", "handler", "inner out with 4", "outer out with 40"]
-    assert await handle.result() == 41
-
-
-async def test_a_layer_sees_the_job_and_shares_its_context_with_the_handler(app: App) -> None:
-    seen: list[Any] = []
-
-    @app.middleware
-    async def open_session(ctx: JobContext, call_next: CallNext) -> Any:
-        seen.append(
-            (ctx.job.function_name, ctx.job.job_args, ctx.job.job_kwargs, ctx["job_id"] == ctx.job.id)
-        )
-        ctx["session"] = "of this job"
-        return await call_next()
+        steps.append(f"inner out with {result[0]}")
+        return [result[0] * 10, *result[1:]]
 
     @app.job("books.add")
-    async def add(ctx: dict[str, Any], title: str, *, copies: int) -> Any:
-        return sorted(ctx), ctx["session"]
+    async def add(ctx: dict[str, Any], number: int, *, copies: int) -> Any:
+        steps.append("handler")
+        return [number, sorted(ctx), ctx["session"]]
 
-    handle = await add.enqueue("Emma", copies=2)
+    handle = await add.enqueue(4, copies=2)
     await run_due(app)
 
-    assert seen == [("books.add", ["Emma"], {"copies": 2}, True)]
-    keys, session = await handle.result()
+    first = ("books.add", [4], {"copies": 2}, True)
+    assert steps == [first, "inner in", "handler", "inner out with 4", "outer out with 40"]
+    number, keys, session = await handle.result()
+    assert (number, session) == (41, "of this job")
     # The keys of RRQ 0.7 and what the layer put in: the job itself is none of them.
     assert keys == [
         "enqueue_time", "job_id", "job_try", "queue_name", "rrq_client", "session", "settings", "worker_id",
     ]  # fmt: skip
-    assert session == "of this job"
 
 
 async def test_an_exception_passes_through_the_layers_and_one_of_them_may_swallow_it(app: App) -> None:

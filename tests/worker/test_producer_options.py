@@ -216,12 +216,6 @@ async def test_a_fenced_attempt_does_not_continue_the_chain(
     assert await queued(store) == ["one"]
 
 
-async def test_a_chain_inside_a_chain_is_refused(client: RRQClient) -> None:
-    inner = JobRequest("b", then=[JobRequest("c")])
-    with pytest.raises(InvalidJob, match="has a chain of its own"):
-        await client.enqueue("a", _then=[inner])
-
-
 async def test_a_follow_up_whose_queue_is_something_else_is_not_lost(
     store: JobStore, client: RRQClient, worker: SteppedWorker
 ) -> None:
@@ -324,6 +318,7 @@ async def test_a_batch_of_a_killed_worker_still_completes(
         ({"_idempotency_key": "k", "_idempotency_seconds": 0}, "_idempotency_seconds"),
         ({"_debounce_max_seconds": 5}, "needs a _debounce_key"),
         ({"_idempotency_key": "k", "_debounce_key": "k"}, "choose one"),
+        ({"_then": [JobRequest("b", then=[JobRequest("c")])]}, "has a chain of its own"),
     ],
 )
 async def test_options_that_make_no_sense_are_refused(
