@@ -201,7 +201,8 @@ async def test_a_job_that_cannot_be_cancelled_says_why(cli: CommandLine, store: 
         ({"status": "PENDING"}, "Job has no associated queue"),
     ):
         await store.redis.delete("rrq:job:odd")
-        await store.redis.hset("rrq:job:odd", mapping={"function_name": "add", **fields})  # type: ignore[arg-type]  # dict is invariant
+        for name, value in {"function_name": "add", **fields}.items():
+            await store.redis.hset("rrq:job:odd", name, value)
         complaint = await cli.refused("job", "cancel", "odd")
         assert complaint.startswith(words)
         assert ("RRQ 0.7" in complaint) is (fields["status"] == "ACTIVE")
