@@ -408,7 +408,7 @@ async def test_what_no_worker_could_read_is_refused_before_anything_is_stored(cl
     for option in NUMBERS:
         for value in (0.5, float("nan"), float("inf"), "5", [1]):
             with pytest.raises(InvalidJob, match=option.strip("_")):
-                await client.enqueue("send", **{option: value})
+                await enqueue(client, "send", **{option: value})
         with pytest.raises((InvalidJob, OverflowError)):
             await enqueue(client, "send", **{option: 10**30})
     for defer_by in (float("nan"), float("inf"), 1e12, 1e300, timedelta.max):
