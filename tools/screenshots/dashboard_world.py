@@ -1,31 +1,28 @@
 """A shop on a busy afternoon, for looking at the dashboard: everything that it can show, in one Redis.
 
 What the scripts keep is written here by hand, key by key, because an hour of traffic cannot be had in a second.
-`python tools/screenshots/dashboard_world.py redis://…` fills an empty database and keeps it moving until Ctrl-C.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import random
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rrq.cron import CronJob, cron_digest
 from rrq.cron_table import build_cron_table
 from rrq.encoding import build_job_hash
 from rrq.job import Job, JobStatus
-from rrq.settings import RRQSettings
-from rrq.store import JobStore
+
+if TYPE_CHECKING:
+    from rrq.store import JobStore
 
 ENDED: Final = ("done", "retry", "dead")
 TICK_SECONDS: Final = 0.2
-DEFAULT_DSN: Final = "redis://127.0.0.1:6379/0"
 # Jobs per minute at noon, and how the wait of the queue is like, in ms.
 TRAFFIC: Final = {
     "default": (900, 35),
@@ -411,20 +408,3 @@ def _name_figures(queue: str, made: dict[str, int]) -> dict[str, int]:
     """Name the figures of a queue as the scripts do: how jobs end is counted for all queues together, too."""
     by_queue = {f"{queue}|{name}": number for name, number in made.items() if name != "done"}
     return by_queue | {f"|{name}": made[name] for name in ENDED}
-
-
-async def main(dsn: str) -> None:
-    store = JobStore(RRQSettings(redis_dsn=dsn))
-    try:
-        world = DashboardWorld(store)
-        await world.fill()
-        print(f"{dsn} is full; Ctrl-C ends the traffic.")
-        while True:
-            await world.tick(TICK_SECONDS)
-            await asyncio.sleep(TICK_SECONDS)
-    finally:
-        await store.aclose()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_DSN))

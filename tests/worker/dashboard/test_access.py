@@ -130,25 +130,10 @@ def test_a_session_ends_with_its_time_and_when_it_is_signed_out() -> None:
     assert decide_caller(rules, KEY, Evidence("127.0.0.1", cookie=cookie), NOW, {"of-anna"}) is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text + "0",
-        lambda text: "x" + text,
-        lambda text: text[:-1],
-        lambda _: ".",
-        lambda _: "\udcff.a",
-    ],
-)
-def test_a_session_that_we_did_not_sign_is_none(change: Any) -> None:
-    rules = policy("0.0.0.0", admin_token=ADMIN)
-    assert caller(rules, cookie=change(cookie_of(Role.ADMIN))) is None
-
-
-def test_who_knows_the_tokens_cannot_compute_the_key() -> None:
-    rules = policy(view_token=VIEW, admin_token=ADMIN)
-    assert build_key(rules, b"one secret") == build_key(rules, b"one secret")
-    assert build_key(rules, b"one secret") != build_key(rules, b"another secret")
+def test_a_session_that_we_did_not_sign_is_none() -> None:
+    rules, cookie = policy("0.0.0.0", admin_token=ADMIN), cookie_of(Role.ADMIN)
+    for forged in (f"{cookie}0", f"x{cookie}", cookie[:-1], ".", "\udcff.a"):
+        assert caller(rules, cookie=forged) is None, forged
 
 
 @pytest.mark.parametrize("changed", [{"view_token": VIEW + "2"}, {"admin_token": ADMIN + "2"}])
@@ -225,20 +210,17 @@ def test_without_a_configured_proxy_every_peer_is_a_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1:8090", "localhost:8090", "[::1]:8090", "jobs.example.com", "JOBS.example.com:443"]
+    ("host", "is_refused"),
+    [
+        *((host, False) for host in ("127.0.0.1:8090", "localhost:8090", "[::1]:8090")),
+        *((host, False) for host in ("jobs.example.com", "JOBS.example.com:443")),
+        *((host, True) for host in ("evil.example:8090", "127.0.0.1.evil.example", "", "[")),
+    ],
 )
-def test_the_dashboard_answers_to_its_own_names(host: str) -> None:
-    assert decide_host(policy(public_hosts=["jobs.example.com"]), host) is None
-
-
-@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", "", "["])
-def test_a_foreign_name_that_points_here_is_refused(host: str) -> None:
-    denial = decide_host(policy(), host)
-    assert denial is not None
-    assert denial.status is HTTPStatus.MISDIRECTED_REQUEST
-
-
-def test_off_the_machine_any_name_will_do() -> None:
+def test_the_dashboard_answers_to_its_own_names_only(host: str, is_refused: bool) -> None:
+    denial = decide_host(policy(public_hosts=["jobs.example.com"]), host)
+    assert (denial and denial.status) == (HTTPStatus.MISDIRECTED_REQUEST if is_refused else None)
+    # Off the machine nobody knows its names.
     assert decide_host(policy("0.0.0.0", view_token=VIEW), "rrq-dashboard.shop.svc") is None
 
 

@@ -15,6 +15,8 @@ from dashboard_server import ADMIN_TOKEN, DashboardProcess
 from dashboard_world import DashboardWorld
 from pod import Pod
 from rrq.client import JobRequest
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
     from rrq.client import RRQClient
-    from rrq.store import JobStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 DESK = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 812}
@@ -350,7 +351,7 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
     await store.set_pause(f"function:{attack}", "paused", attack, attack)
     await client.enqueue(attack, attack, _queue_name="<b>queue</b>")
     async with open_page(browser, dashboard.url) as page:
-        for name in (
+        for name in [
             "dead",
             "jobs?source=dead",
             "jobs/evil",
@@ -358,7 +359,7 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
             "audit",
             "queues",
             "jobs?source=queued",
-        ):
+        ]:
             await go(page, name)
             await page.locator(".card").first.wait_for()
         await go(page, "jobs/evil")
@@ -371,9 +372,6 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
 async def test_while_redis_is_away_the_last_picture_stays_and_is_grey(
     own_redis: Any, browser: Browser, tmp_path: Path
 ) -> None:
-    from rrq.settings import RRQSettings
-    from rrq.store import JobStore
-
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     try:
         await DashboardWorld(store).fill()

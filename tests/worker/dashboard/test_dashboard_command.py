@@ -21,19 +21,23 @@ def commands(redis_dsn: str) -> CommandLine:
     return CommandLine(redis_dsn)
 
 
-async def test_it_says_where_it_is_and_ends_when_told(redis_dsn: str, tmp_path: Path) -> None:
-    async with (
-        DashboardProcess(redis_dsn, tmp_path, admin=False) as dashboard,
-        aiohttp.ClientSession() as session,
-    ):
+async def test_it_says_where_it_is_ends_when_told_and_its_sessions_outlive_it(
+    redis_dsn: str, tmp_path: Path
+) -> None:
+    async with DashboardProcess(redis_dsn, tmp_path) as dashboard, browse(dashboard.url) as browser:
         assert dashboard.url.startswith("http://127.0.0.1:")
-        async with session.get(f"{dashboard.url}/api/session") as answer:
-            assert (await answer.json())["role"] == "read-only"
-        async with session.get(f"{dashboard.url}/livez") as answer:
+        assert (await browser.ok("session"))["role"] == "read-only"
+        async with browser.session.get(f"{dashboard.url}/livez") as answer:
             assert answer.status == 200
+        await browser.sign_in()
         # An open page does not hold up the end.
-        async with session.get(f"{dashboard.url}/api/live"):
+        async with browser.session.get(f"{dashboard.url}/api/live"):
             assert await dashboard.stop() == 0
+        key = tmp_path / "state" / "rrq" / "dashboard-session-key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        async with DashboardProcess(redis_dsn, tmp_path) as restarted:
+            browser.url = restarted.url
+            assert (await browser.ok("session"))["role"] == "admin"
 
 
 async def test_it_starts_while_redis_is_away(tmp_path: Path) -> None:
@@ -74,22 +78,6 @@ async def test_a_token_that_cannot_be_read_is_one_line(commands: CommandLine, tm
     line = await commands.refused("dashboard", "--view-token-file", str(short))
     assert "could be guessed" in line
     assert "secret" not in line
-
-
-async def test_a_session_outlives_a_restart_of_the_server(redis_dsn: str, tmp_path: Path) -> None:
-    async with DashboardProcess(redis_dsn, tmp_path) as dashboard, browse(dashboard.url) as browser:
-        await browser.sign_in()
-        await dashboard.stop()
-        key = tmp_path / "state" / "rrq" / "dashboard-session-key"
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
-        async with DashboardProcess(redis_dsn, tmp_path) as restarted:
-            browser.url = restarted.url
-            assert (await browser.ok("session"))["role"] == "admin"
-        # Another key, another server.
-        key.unlink()
-        async with DashboardProcess(redis_dsn, tmp_path) as restarted:
-            browser.url = restarted.url
-            assert (await browser.ok("session"))["role"] == "read-only"
 
 
 async def test_a_session_key_that_others_know_is_refused(commands: CommandLine, tmp_path: Path) -> None:

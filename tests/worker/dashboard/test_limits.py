@@ -129,34 +129,24 @@ async def read_status(client: socket.socket) -> int:
     return 0
 
 
-@pytest.mark.parametrize("head", [b"", b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
-async def test_a_head_that_does_not_end_is_given_up(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch, head: bytes
-) -> None:
-    monkeypatch.setattr("rrq.dashboard.connections._HEAD_SECONDS", 0.3)
-    with connect(browser.url) as client:
-        client.sendall(head)
-        assert await read_status(client) == 0
-
-
-async def test_a_client_that_sends_no_second_request_is_hung_up_on(
+async def test_what_does_not_end_or_never_begins_is_given_up(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rrq.dashboard.connections._HEAD_SECONDS", 0.3)
     monkeypatch.setattr("rrq.dashboard.connections._NEXT_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("rrq.dashboard.bodies._BODY_SECONDS", 0.3)
+    for head in (b"", b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "):
+        with connect(browser.url) as client:
+            client.sendall(head)
+            assert await read_status(client) == 0, head
     with connect(browser.url) as client:
         client.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert await read_status(client) == 200
         client.sendall(b"GET /li")
-        assert await read_status(client) == 0
-
-
-async def test_a_body_that_does_not_end_is_given_up(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rrq.dashboard.bodies._BODY_SECONDS", 0.3)
+        assert await read_status(client) == 0, "a second request"
     with connect(browser.url) as client:
         client.sendall(begin_sign_in(100) + b"{")
-        assert await read_status(client) == 408
+        assert await read_status(client) == 408, "a body"
 
 
 async def test_a_head_is_at_most_32_kib(browser: Browser) -> None:
@@ -195,17 +185,14 @@ def crowd() -> Iterator[list[socket.socket]]:
 async def test_a_flood_of_unfinished_requests_takes_bounded_memory_and_others_can_sign_in(
     redis_dsn: str, tmp_path: Path, crowd: list[socket.socket]
 ) -> None:
+    # Bodies, heads of many lines, and what was never asked for.
+    unasked = b"GET /livez HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n"
+    parts = (begin_sign_in(MIB - 1), b"GET / HTTP/1.1\r\n", unasked)
     async with DashboardProcess(redis_dsn, tmp_path) as dashboard:
         before = read_peak_bytes(dashboard.pid)
         for number in range(900):
             client = connect(dashboard.url, f"127.0.0.{10 + number % 9}")
             crowd.append(client)
-            # Bodies, heads of many lines, and what was never asked for.
-            parts = (
-                begin_sign_in(MIB - 1),
-                b"GET / HTTP/1.1\r\n",
-                b"GET /livez HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n",
-            )
             client.setblocking(False)
             with contextlib.suppress(OSError):
                 client.send(parts[number % 3])
