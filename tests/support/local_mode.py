@@ -15,6 +15,7 @@ import yaml
 
 from ledger import Ledger, read_whole_lines
 from rrq_operator.local.guard import SESSION_VARIABLE
+from uncounted import UNCOUNTED
 from waiting import eventually
 
 SUPPORT = Path(__file__).parent
@@ -38,6 +39,11 @@ class LocalMode:
 
     def __init__(self, folder: Path, dsn: str | None, *pools: dict[str, Any], **environment: str) -> None:
         self.manifest = folder / "pools.yaml"
+        for pool in pools:
+            # What replicas run is tested by itself.
+            pool["spec"]["worker"]["env"] = [
+                {"name": name, "value": value} for name, value in UNCOUNTED.items()
+            ]
         self.manifest.write_text(yaml.safe_dump_all(pools))
         self.ledger = Ledger(folder / "ledger")
         self._output = folder / "local.out"

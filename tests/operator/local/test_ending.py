@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
-
 from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
 from rrq.job import JobStatus
@@ -14,35 +12,46 @@ from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from local_mode import LocalMode
     from rrq.client import RRQClient
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_drains_and_hands_back(
-    run_local: Callable[..., LocalMode], producer: RRQClient, number: signal.Signals
+async def test_sigterm_drains_and_hands_back(
+    run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
-    local_mode = run_local(build_manifest(worker={"drainSeconds": 6}))
-    short, long = await producer.enqueue_many([JobRequest("note", args=(seconds,)) for seconds in (2, 300)])
+    local_mode = run_local(build_manifest(worker={"drainSeconds": 4}))
+    gate = tmp_path / "gate"
+    short = JobRequest("wait_for_file", args=(str(gate),))
+    ended, long = await producer.enqueue_many([short, JobRequest("note", args=(300,))])
     await eventually(lambda: local_mode.ledger.count("started") == 2, PATIENCE_SECONDS)
     family = local_mode.family()
-    local_mode.signal(number)
+    local_mode.signal(signal.SIGTERM)
+    gate.touch()
     assert local_mode.wait() == 0
     await eventually(lambda: not local_mode.family(), message="something was left running")
     assert len(family) >= 3, "the guard, a supervisor, a worker"
-    assert local_mode.ledger.counts("effect") == {short.id: 1}
+    assert local_mode.ledger.counts("effect") == {ended.id: 1}
     kept = await producer.job_store.get_job_definition(long.id)
     assert kept is not None
     assert (kept.status, kept.current_retries) == (JobStatus.PENDING, 0)
     assert await producer.job_store.get_queued_job_ids("jobs") == [long.id]
 
 
-async def test_a_second_signal_hurries(run_local: Callable[..., LocalMode], producer: RRQClient) -> None:
-    local_mode = run_local(build_manifest(worker={"drainSeconds": 600}))
+async def test_a_replica_that_dies_is_started_again_and_a_second_ctrl_c_hurries(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    local_mode = run_local(build_manifest(scaling={"minReplicas": 1}, worker={"drainSeconds": 600}))
+    await local_mode.says("1/1 ready")
+    (victim,) = local_mode.replicas()
+    victim.kill()
+    await local_mode.says("shop-1 ended with signal 9 and starts again")
     job = await producer.enqueue("note", 300)
     assert job is not None
     await eventually(lambda: local_mode.ledger.count("started") == 1, PATIENCE_SECONDS)
+    (successor,) = await local_mode.has_replicas(1)
+    assert successor.pid != victim.pid
     local_mode.signal(signal.SIGINT)
     await local_mode.says("0/0 (+1 leaving)")
     local_mode.signal(signal.SIGINT)
@@ -81,17 +90,3 @@ async def test_a_pool_that_cannot_start_says_why_and_loses_nothing(
     assert "Traceback" not in local_mode.output()
     await eventually(lambda: not local_mode.family(), message="something was left running")
     assert await producer.job_store.get_queued_job_ids("jobs") == [job.id]
-
-
-async def test_a_replica_that_dies_is_started_again(
-    run_local: Callable[..., LocalMode], producer: RRQClient
-) -> None:
-    local_mode = run_local(build_manifest(scaling={"minReplicas": 1}))
-    await local_mode.says("1/1 ready")
-    (victim,) = local_mode.replicas()
-    victim.kill()
-    await local_mode.says("shop-1 ended with signal 9 and starts again")
-    await producer.enqueue("note")
-    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
-    (successor,) = await local_mode.has_replicas(1)
-    assert successor.pid != victim.pid

@@ -34,17 +34,11 @@ def test_a_replica_is_a_supervisor_with_the_queues_and_processes_of_the_pool() -
     assert options.startswith("-m rrq worker run --settings pod_app.settings --queue mail --queue slow")
     assert "--num-workers 2" in options
     assert "--burst" not in options
-
-
-def test_a_job_pool_runs_a_burst() -> None:
-    options = options_of(build_spec(type="Job", job={"lingerSeconds": 7}))
-    assert "--burst --burst-linger 7" in options
-    assert "--num-workers" not in options
-
-
-def test_processes_follow_the_cpu_limit() -> None:
-    worker = {"processes": None, "resources": {"limits": {"cpu": "2500m"}}}
-    assert "--num-workers 2" in options_of(build_spec(worker=worker))
+    by_limit = {"processes": None, "resources": {"limits": {"cpu": "2500m"}}}
+    assert "--num-workers 2" in options_of(build_spec(worker=by_limit))
+    burst = options_of(build_spec(type="Job", job={"lingerSeconds": 7}))
+    assert "--burst --burst-linger 7" in burst
+    assert "--num-workers" not in burst
 
 
 def test_the_pool_decides_over_manifest_and_shell() -> None:

@@ -28,14 +28,10 @@ def test_the_example_is_a_pool_that_a_cluster_takes_too() -> None:
     assert pool.spec.redis.url_from is not None
 
 
-def test_a_file_may_hold_several_pools_and_what_is_not_ours() -> None:
-    text = yaml.safe_dump_all([SECRET, build_manifest("one"), None, build_manifest("two")])
+def test_a_file_may_hold_several_pools_a_list_and_what_is_not_ours() -> None:
+    wrapped = {"kind": "List", "items": [SECRET, build_manifest("two")]}
+    text = yaml.safe_dump_all([SECRET, build_manifest("one"), None, wrapped])
     assert [pool.name for pool in parse_pools(text, "pools.yaml")] == ["one", "two"]
-
-
-def test_a_list_is_taken_apart() -> None:
-    text = yaml.safe_dump({"kind": "List", "items": [SECRET, build_manifest("one")]})
-    assert [pool.name for pool in parse_pools(text, "pools.yaml")] == ["one"]
 
 
 @pytest.mark.parametrize(
