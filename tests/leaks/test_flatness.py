@@ -8,8 +8,6 @@ import pytest
 
 from flatness import Allowance, decide_trend
 
-ALLOWANCE = Allowance(share=0.05, absolute=2)
-
 
 def sample(
     value_at: dict[int, float] | None = None, *, slope: float = 0.0, noise: float = 0.0
@@ -21,36 +19,17 @@ def sample(
     ]
 
 
-def test_a_steady_series_is_flat() -> None:
-    trend = decide_trend(sample(), ALLOWANCE)
-    assert not trend.is_growing
-    assert trend.per_hour == pytest.approx(0)
-
-
-def test_noise_is_no_growth() -> None:
-    assert not decide_trend(sample(noise=40), ALLOWANCE).is_growing
-
-
-def test_a_slow_leak_under_noise_is_seen() -> None:
-    trend = decide_trend(sample(slope=0.1, noise=10), ALLOWANCE)
-    assert trend.is_growing
-    assert trend.per_hour == pytest.approx(360, rel=0.2)
-
-
-def test_what_fills_up_once_at_the_start_is_flat() -> None:
-    assert not decide_trend(sample(dict.fromkeys(range(50), 10.0)), ALLOWANCE).is_growing
-
-
-def test_a_single_peak_near_the_end_is_no_growth() -> None:
-    assert not decide_trend(sample({290: 100_000.0}), ALLOWANCE).is_growing
-
-
-def test_a_few_more_of_something_small_are_allowed() -> None:
-    few = [(float(second), 3.0 if second < 150 else 5.0) for second in range(300)]
-    assert not decide_trend(few, ALLOWANCE).is_growing
-    assert decide_trend(few, Allowance(share=0.05, absolute=1)).is_growing
-
-
-def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="say nothing about growth"):
-        decide_trend([(0.0, 1.0), (1.0, 1.0)], ALLOWANCE)
+@pytest.mark.parametrize(
+    ("samples", "is_growing"),
+    [
+        pytest.param(sample(), False, id="steady"),
+        pytest.param(sample(noise=40), False, id="noise"),
+        pytest.param(sample(slope=0.1, noise=10), True, id="a slow leak under noise"),
+        pytest.param(sample(dict.fromkeys(range(50), 10.0)), False, id="fills up once at the start"),
+        pytest.param(sample({290: 100_000.0}), False, id="a single peak near the end"),
+        pytest.param(sample(dict.fromkeys(range(150, 300), 107.0)), True, id="more than is allowed"),
+        pytest.param(sample(dict.fromkeys(range(150, 300), 105.0)), False, id="as much as is allowed"),
+    ],
+)
+def test_what_grows_and_what_does_not(samples: list[tuple[float, float]], is_growing: bool) -> None:
+    assert decide_trend(samples, Allowance(share=0.05, absolute=2)).is_growing is is_growing
