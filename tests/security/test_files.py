@@ -36,12 +36,7 @@ def test_the_folder_of_an_embedded_redis_is_private(make_redis: Callable[..., Em
 
 
 @pytest.mark.usefixtures("careless_umask")
-def test_the_folder_of_logs_in_local_mode_is_private() -> None:
-    with log_folder_of(None) as folder:
-        assert is_private(folder)
-
-
-@pytest.mark.usefixtures("careless_umask")
-def test_a_folder_of_logs_that_is_made_on_request_is_private(tmp_path: Path) -> None:
-    with log_folder_of(tmp_path / "a" / "logs") as folder:
-        assert is_private(folder)
+def test_folders_of_logs_in_local_mode_are_private(tmp_path: Path) -> None:
+    for place in (None, tmp_path / "a" / "logs"):
+        with log_folder_of(place) as folder:
+            assert is_private(folder)

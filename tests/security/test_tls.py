@@ -15,6 +15,7 @@ from listening import Listener
 from operator_process import RunningOperator
 from rrq import RRQClient, RRQSettings
 from rrq.exc import RedisUnavailable
+from rrq_operator.kube import Kube, KubeUnavailable
 from rrq_operator.queues import QueueTrouble, RedisQueues
 from rrq_operator.redis_sources import RedisIdentity
 from waiting import eventually
@@ -96,18 +97,33 @@ async def test_operators_refuse_a_faulty_certificate(fault: str, tmp_path: Path)
         assert listener.heard == b""
 
 
-@pytest.mark.slow
+def write_kubeconfig(path: Path, port: int, trusted: Path) -> Path:
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(trusted)}
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "clusters": [{"name": "c", "cluster": cluster}],
+    }  # fmt: skip
+    path.write_text(json.dumps(config))
+    return path
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_the_operator_refuses_a_faulty_api_server(fault: str, tmp_path: Path) -> None:
+async def test_operators_refuse_a_faulty_api_server(fault: str, tmp_path: Path) -> None:
     certificate, trusted = make_faulty(fault, tmp_path)
     async with listening(certificate) as listener:
-        cluster = {"server": f"https://127.0.0.1:{listener.port}", "certificate-authority": str(trusted)}
-        config = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "secret"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "clusters": [{"name": "c", "cluster": cluster}],
-        }  # fmt: skip
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(json.dumps(config))
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", listener.port, trusted)
+        async with await Kube.connect_as_user(str(kubeconfig)) as kube:
+            with pytest.raises(KubeUnavailable, match="certificate verify failed"):
+                await kube.read("/api/v1/namespaces/default")
+        assert listener.heard == b""
+
+
+@pytest.mark.slow
+async def test_an_operator_that_runs_sends_a_faulty_api_server_nothing(tmp_path: Path) -> None:
+    # Its watch of the pools has a connection of its own. Of all faults this one is noticed by the strictest only.
+    certificate, trusted = make_faulty("wrong host name", tmp_path)
+    async with listening(certificate) as listener:
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", listener.port, trusted)
         with RunningOperator(kubeconfig, "default", tmp_path) as operator:
             await eventually(
                 lambda: "certificate verify failed" in operator.log, 60, "no word of the certificate"
