@@ -38,11 +38,11 @@ MESSAGES: list[Message] = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_every_message_survives_the_way(message: Message) -> None:
-    line = encode_message(message)
-    assert line.count(b"\n") == 1
-    assert parse_message(line) == message
+def test_every_message_survives_the_way() -> None:
+    for message in MESSAGES:
+        line = encode_message(message)
+        assert line.count(b"\n") == 1
+        assert parse_message(line) == message
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,13 @@ async def test_both_ends_hear_each_other_and_notice_the_end() -> None:
     ours.close()
 
 
-async def test_a_child_whose_supervisor_does_not_read_is_not_held_up() -> None:
-    ours, theirs = make_line()
+async def test_a_child_whose_supervisor_does_not_read_or_is_gone_is_not_held_up() -> None:
+    ours, theirs = socket.socketpair()
     child = ChildEnd(os.dup(theirs.fileno()))
     theirs.close()
     for _ in range(200):
         child.send(Failed("x" * 10_000))
     assert child.has_backlog
-    child.close()
-    ours.close()
-
-
-async def test_a_child_whose_supervisor_is_gone_is_not_held_up() -> None:
-    ours, theirs = socket.socketpair()
-    child = ChildEnd(os.dup(theirs.fileno()))
-    theirs.close()
     ours.close()
     lost: list[bool] = []
     child.listen(lambda _: None, lambda: lost.append(True))

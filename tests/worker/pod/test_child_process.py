@@ -23,6 +23,9 @@ PLAN = ChildPlan(channel=-1, settings_path="no_such_module.settings", log_format
 
 async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -> None:
     child = ChildProcess(0, PLAN, lambda *_: None)
+    child.asked = End.RETIRED
+    assert not child.has_run_its_jobs(), "it was told to leave, and is not told again"
+    assert not child.has_outgrown_memory()
     os.kill(child.pid, signal.SIGKILL)
     await eventually(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 30, "it lives")
     child.terminate(time.monotonic() + 5)
@@ -41,13 +44,3 @@ async def test_a_child_is_buried_although_listening_to_it_failed() -> None:
     await child.bury(os.waitstatus_to_exitcode(status))
     assert child.failure is not None
     assert "no_such_module" in child.failure
-
-
-async def test_a_child_that_was_told_to_leave_is_not_told_again() -> None:
-    child = ChildProcess(0, PLAN, lambda *_: None)
-    child.asked = End.RETIRED
-    assert not child.has_run_its_jobs()
-    assert not child.has_outgrown_memory()
-    child.kill()
-    _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
-    await child.bury(os.waitstatus_to_exitcode(status))

@@ -7,10 +7,10 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from fleet import all_done, assert_nothing_in_hand, enqueue_some
 from queue_steps import ask, due_score, is_queued, job_fields, last_lease_end_ms, now_ms
+from rrq.client import RRQClient
+from rrq.settings import RRQSettings
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pod import Pod
-    from rrq.client import RRQClient
+    from rrq.embedded import EmbeddedRedis
 
 
 # Two are promised; the others are for what runs beside the test. The jobs of these tests would take longer, so that
@@ -71,14 +71,6 @@ async def test_short_jobs_end_long_ones_are_handed_back_and_the_pod_ends_in_time
     assert await ask(store, "ZCARD", store.keys.leases) == 0
 
 
-async def test_an_idle_pod_ends_at_once(make_pod: Callable[..., Pod]) -> None:
-    pod = await make_pod("--num-workers", "2", worker_shutdown_grace_period_seconds=60).is_up()
-    told_at = time.monotonic()
-    pod.signal(signal.SIGTERM)
-    assert await ended(pod) == 0
-    assert time.monotonic() - told_at < BEYOND_GRACE_SECONDS
-
-
 async def test_a_pod_told_to_end_while_it_starts_ends_with_0(make_pod: Callable[..., Pod]) -> None:
     pod = make_pod("--num-workers", "2")
     await eventually(lambda: len(pod.children()) == 2, 60, "no children", interval_seconds=0.001)
@@ -86,117 +78,74 @@ async def test_a_pod_told_to_end_while_it_starts_ends_with_0(make_pod: Callable[
     assert await ended(pod) == 0
 
 
-async def test_leases_are_renewed_while_draining(
-    make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
+async def test_a_draining_pod_keeps_its_lease_until_a_second_signal_hurries(
+    make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
-    pod = make_pod("--num-workers", "1", worker_lease_seconds=1.0, worker_shutdown_grace_period_seconds=60)
-    await pod.is_up()
-    gate = tmp_path / "gate"
-    [job] = await enqueue_some(client, "wait_for_file", str(gate))
-    await pod.has_started(1)
-    pod.signal(signal.SIGTERM)
-    await eventually(lambda: pod.logged("draining"), 30, "it does not drain")
     store = client.job_store
-    drains_since_ms = await now_ms(store)
-
-    async def is_renewed() -> bool:
-        return await last_lease_end_ms(store) > drains_since_ms + 3000
-
-    await eventually(is_renewed, message="the draining worker lost its lease")
-    gate.touch()
-    assert await ended(pod) == 0
-    await all_done(store, [job], 1)
-    assert pod.ledger.count("started") == 1
-
-
-async def test_a_second_signal_hurries(make_pod: Callable[..., Pod], client: RRQClient) -> None:
-    pod = await make_pod("--num-workers", "2", worker_shutdown_grace_period_seconds=60).is_up()
+    options = {"worker_lease_seconds": 1.0, "worker_shutdown_grace_period_seconds": 60}
+    pod = await make_pod("--num-workers", "1", **options).is_up()
     [job] = await enqueue_some(client, "note", 60.0)
     await pod.has_started(1)
     pod.signal(signal.SIGTERM)
     await eventually(lambda: pod.logged("draining"), 30, "it does not drain")
     assert pod.get("/readyz") == (503, "the pod is stopping\n")
     assert pod.get("/livez") == (200, "alive\n")
+    drains_since_ms = await now_ms(store)
+
+    async def is_renewed() -> bool:
+        return await last_lease_end_ms(store) > drains_since_ms + 2000
+
+    await eventually(is_renewed, message="the draining worker lost its lease")
     told_at = time.monotonic()
     pod.signal(signal.SIGTERM)
     assert await ended(pod) == 0
     assert time.monotonic() - told_at < BEYOND_GRACE_SECONDS
-    assert (await job_fields(client.job_store, job.id))["status"] == "PENDING"
-    assert await is_queued(client.job_store, job.id)
+    assert (await job_fields(store, job.id))["status"] == "PENDING"
+    assert await is_queued(store, job.id)
 
 
-async def test_a_job_in_a_thread_is_handed_back_only_after_its_process_is_dead(
+async def test_jobs_that_cannot_be_cancelled_are_handed_back_once_their_processes_are_dead(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     store, grace = client.job_store, 0.5
-    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
-    [job] = await enqueue_some(client, "in_thread", 60.0)
-    await pod.has_started(1)
-    [child] = pod.children()
+    options = {"worker_concurrency": 1, "worker_shutdown_grace_period_seconds": grace}
+    pod = await make_pod("--num-workers", "3", **options).is_up()
+    handlers = ("in_thread", "ignore_cancellation", "hold_interpreter")
+    jobs = [(await enqueue_some(client, handler, 60.0))[0] for handler in handlers]
+    await pod.has_started(3)
+    in_thread = jobs[0]
+    child = pod.runner_of(in_thread)
     told_at = time.monotonic()
     pod.signal(signal.SIGTERM)
 
     async def queued_while_alive() -> str | None:
         was_alive = child in pod.children()
-        if await is_queued(store, job.id):
+        if await is_queued(store, in_thread.id):
             return "too early" if was_alive and child in pod.children() else "in time"
         return None
 
     assert await eventually(queued_while_alive, 30, "never handed back", interval_seconds=0.002) == "in time"
     assert await ended(pod) == 0
     assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
-    fields = await job_fields(store, job.id)
-    assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
-    assert "suspect" not in fields
+    # One of them cannot even answer.
+    assert pod.logged("worker process did not end in time, killed")
+    for job in jobs:
+        fields = await job_fields(store, job.id)
+        assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
+        assert await is_queued(store, job.id)
+        assert "suspect" not in fields
     assert pod.ledger.count("effect") == 0
     await ask(store, "DEL", store.keys.queue_key("default"))
     await assert_nothing_in_hand(store)
 
 
-async def test_a_handler_that_ignores_its_cancellation_does_not_hold_the_pod_up(
-    make_pod: Callable[..., Pod], client: RRQClient
-) -> None:
-    store, grace = client.job_store, 0.5
-    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
-    [job] = await enqueue_some(client, "ignore_cancellation", 60.0)
-    await pod.has_started(1)
-    told_at = time.monotonic()
-    pod.signal(signal.SIGTERM)
-    assert await ended(pod) == 0
-    assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
-    assert await is_queued(store, job.id)
-    assert "suspect" not in await job_fields(store, job.id)
-
-
-async def test_a_process_that_cannot_answer_is_killed_in_time_and_its_job_is_not_blamed(
-    make_pod: Callable[..., Pod], client: RRQClient
-) -> None:
-    store, grace = client.job_store, 0.5
-    pod = await make_pod("--num-workers", "1", worker_shutdown_grace_period_seconds=grace).is_up()
-    [job] = await enqueue_some(client, "hold_interpreter", 60.0)
-    await pod.has_started(1)
-    told_at = time.monotonic()
-    pod.signal(signal.SIGTERM)
-    assert await ended(pod) == 0
-    assert time.monotonic() - told_at < grace + BEYOND_GRACE_SECONDS
-    assert pod.logged("worker process did not end in time, killed")
-    assert await is_queued(store, job.id)
-    assert "suspect" not in await job_fields(store, job.id)
-
-
-@pytest.mark.slow
 async def test_a_pod_ends_in_time_although_redis_is_gone(
-    make_pod: Callable[..., Pod], own_redis: object
+    make_pod: Callable[..., Pod], own_redis: EmbeddedRedis
 ) -> None:
-    from rrq.client import RRQClient
-    from rrq.embedded import EmbeddedRedis
-    from rrq.settings import RRQSettings
-
-    assert isinstance(own_redis, EmbeddedRedis)
     client = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))
     # Whoever waited for an answer of Redis would be noticed.
     patient = {"redis_socket_timeout_seconds": 60}
-    pod = make_pod("--num-workers", "2", dsn=own_redis.dsn, worker_shutdown_grace_period_seconds=2, **patient)
+    pod = make_pod("--num-workers", "1", dsn=own_redis.dsn, worker_shutdown_grace_period_seconds=2, **patient)
     await pod.is_up()
     await enqueue_some(client, "note", 1.0)
     await client.close()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psutil
 
 from fleet import all_done, enqueue_some
 from rrq.metrics import UNREGISTERED
@@ -16,6 +19,13 @@ if TYPE_CHECKING:
 
     from pod import Pod
     from rrq.client import RRQClient
+
+
+def count_connections(pid: int, client: RRQClient) -> int:
+    """How many connections a process has to the Redis of the client."""
+    port = urlsplit(client.settings.redis_dsn).port
+    links = psutil.Process(pid).net_connections()
+    return sum(bool(link.raddr) and link.raddr.port == port for link in links)
 
 
 async def test_figures_of_all_processes_are_added_up_and_outlive_them(
@@ -47,6 +57,8 @@ async def test_figures_of_all_processes_are_added_up_and_outlive_them(
         assert (pod.metric("rrq_child_open_fds", child=child) or 0) > 3
         assert 1 <= (pod.metric("rrq_child_tasks", child=child) or 0) < 50
     assert 1 <= (pod.metric("rrq_supervisor_tasks") or 0) < 50
+    assert count_connections(pod.pid, client) <= 1
+    assert max(count_connections(pid, client) for pid in pod.children()) <= 3
     for pid in pod.children():
         os.kill(pid, signal.SIGKILL)
     await eventually(lambda: pod.metric("rrq_child_restarts_total", reason="crash") == 2)
@@ -54,27 +66,21 @@ async def test_figures_of_all_processes_are_added_up_and_outlive_them(
     await eventually(lambda: counted(42), message="the dead took their figures along")
 
 
-async def test_functions_that_nobody_registered_make_no_label_of_their_own(
-    make_pod: Callable[..., Pod], client: RRQClient
-) -> None:
-    pod = await make_pod("--num-workers", "1", unknown_function_patience_seconds=0).is_up()
-    for number in range(20):
-        await client.enqueue(f"made_up_{number}")
-
-    def counted() -> bool:
-        return pod.metric("rrq_jobs_total", function=UNREGISTERED, outcome="dead") == 20
-
-    await eventually(counted, message="they were not counted")
-    assert "made_up" not in pod.get("/metrics")[1]
-
-
-async def test_retries_queue_depth_and_in_flight_are_told(
+async def test_retries_queue_depth_in_flight_and_unknown_functions_are_told(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     # The retry is far away: once due, it would be counted with the others.
     options = {"worker_lease_renewal_seconds": 0.5, "base_retry_delay_seconds": 3600}
-    pod = await make_pod("--num-workers", "1", worker_concurrency=2, **options).is_up()
+    options |= {"worker_concurrency": 2, "unknown_function_patience_seconds": 0}
+    pod = await make_pod("--num-workers", "1", **options).is_up()
+    for number in range(20):
+        await client.enqueue(f"made_up_{number}")
     await client.enqueue("note", "not a number")
+    await eventually(
+        lambda: pod.metric("rrq_jobs_total", function=UNREGISTERED, outcome="dead") == 20,
+        message="they were not counted",
+    )
+    assert "made_up" not in pod.get("/metrics")[1], "a label for each"
     await eventually(
         lambda: pod.metric("rrq_job_retries_total", function="note") == 1, message="no retry counted"
     )

@@ -66,20 +66,27 @@ def test_a_red_probe_says_why() -> None:
     assert decide_startup(replace(WELL, has_started=False, registered=1)).reason.startswith("1 of 2")
 
 
-async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
+async def test_readiness_follows_redis_but_not_a_blip_and_liveness_does_not(
     make_pod: Callable[..., Pod], make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     server = make_redis(appendonly=True)
+    server.kill()
     quick = {"worker_lease_renewal_seconds": 0.5, "redis_socket_timeout_seconds": 1}
     # A blip is over long before, also where a server takes seconds to start.
-    pod = make_pod("--num-workers", "2", dsn=server.dsn, worker_redis_patience_seconds=9, **quick)
+    pod = make_pod("--num-workers", "1", dsn=server.dsn, worker_redis_patience_seconds=6, **quick)
+    await pod.turns("/livez", 200)
+    await stays_true(lambda: pod.get("/startupz")[0] == pod.get("/readyz")[0] == 503, 1.0)
+    server.start()
     await pod.is_up()
     assert await pod.turns("/readyz", 200) == "ready\n"
+    status, text = pod.get("/nothing")
+    assert status == 404
+    assert "/livez, /readyz, /startupz, /metrics" in text
+    assert pod.get("/livez?verbose=1")[0] == 200
     server.kill()
-    # A blip: shorter than the patience.
-    await stays_true(lambda: pod.get("/readyz")[0] == 200, 1.5, "a blip made the pod unready")
+    await stays_true(lambda: pod.get("/readyz")[0] == 200, 1.0, "a blip made the pod unready")
     server.start()
-    await stays_true(lambda: pod.get("/readyz")[0] == 200, 3.0, "a blip made the pod unready")
+    await stays_true(lambda: pod.get("/readyz")[0] == 200, 1.5, "a blip made the pod unready")
     await eventually(lambda: pod.metric("rrq_redis_up") == 1, message="Redis is back, and nobody says so")
     server.kill()
     reason = await pod.turns("/readyz", 503)
@@ -89,7 +96,6 @@ async def test_readiness_follows_a_redis_that_goes_away_for_long_and_not_a_blip(
     assert pod.metric("rrq_queue_jobs", queue="rrq:queue:default", state="due") is None
     server.start()
     await pod.turns("/readyz", 200)
-    assert len(pod.children()) == 2
     assert not pod.logged("worker process died")
 
 
@@ -104,28 +110,8 @@ async def test_a_pod_that_the_operator_drains_claims_nothing_and_stays_ready(
     # Several heartbeats long: each of them tells the pod that it drains.
     await stays_true(
         lambda: pod.get("/readyz") == (200, "ready\n") and pod.ledger.count("started") == 0,
-        3.5,
+        2.5,
         "a draining pod claimed, or told the cluster to take it away",
     )
     await client.job_store.clear_drain("uid-7")
     await all_done(client.job_store, jobs)
-
-
-async def test_a_pod_without_redis_is_alive_but_neither_started_nor_ready(
-    make_pod: Callable[..., Pod], own_redis: EmbeddedRedis
-) -> None:
-    own_redis.kill()
-    pod = make_pod("--num-workers", "1", dsn=own_redis.dsn)
-    await pod.turns("/livez", 200)
-    await stays_true(lambda: pod.get("/startupz")[0] == pod.get("/readyz")[0] == 503, 2.0)
-    own_redis.start()
-    await pod.is_up()
-    await pod.turns("/readyz", 200)
-
-
-async def test_unknown_pages_and_head_requests_are_answered(make_pod: Callable[..., Pod]) -> None:
-    pod = await make_pod("--num-workers", "1").is_up()
-    status, text = pod.get("/nothing")
-    assert status == 404
-    assert "/livez, /readyz, /startupz, /metrics" in text
-    assert pod.get("/livez?verbose=1")[0] == 200
