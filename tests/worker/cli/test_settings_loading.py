@@ -64,21 +64,17 @@ def test_a_dotenv_file_is_found_upwards_and_overrides_nothing(
     dotenv = tmp_path / ".env"
     dotenv.write_text("DATABASE=elsewhere\n")
     assert locate_settings(None).source is SettingsSource.DEFAULTS
-    dotenv.write_text(
-        "RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\nRRQ_SETTINGS=shop_c.settings\n"
-    )
-    location = locate_settings(None)
-    assert (location.source, location.path) == (SettingsSource.DOTENV, "shop_c.settings")
-
     dotenv.write_text("RRQ_REDIS_DSN=redis://file/0\nRRQ_WORKER_CONCURRENCY=7\n")
     (tmp_path / "inner").mkdir()
     monkeypatch.chdir(tmp_path / "inner")
-    monkeypatch.delenv("RRQ_SETTINGS", raising=False)
     os.environ["RRQ_REDIS_DSN"] = "redis://environment/0"
     assert locate_settings(None).source is SettingsSource.DOTENV
     settings = load_settings(None)
     assert (settings.redis_dsn, settings.worker_concurrency) == ("redis://environment/0", 7)
 
+    dotenv.write_text("RRQ_SETTINGS=shop_c.settings\n")
+    location = locate_settings(None)
+    assert (location.source, location.path) == (SettingsSource.DOTENV, "shop_c.settings")
     dotenv.write_bytes(b"RRQ_KEY_PREFIX=\xff\xfe\n")
     with pytest.raises(Refusal, match=r"ERROR: Could not read .*\.env: "):
         load_settings(None)
