@@ -5,6 +5,7 @@ The dependencies are links to those of this environment, so that no index is nee
 
 from __future__ import annotations
 
+import email
 import importlib.metadata
 import importlib.util
 import subprocess
@@ -103,8 +104,7 @@ def _read_requirements(wheel: Path, name: str) -> list[str]:
         return importlib.metadata.requires(name) or []
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
-        message = importlib.metadata.PathDistribution(zipfile.Path(archive, metadata).parent).metadata
-        return message.get_all("Requires-Dist") or []
+        return email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist") or []
 
 
 def _link(distribution: importlib.metadata.Distribution, packages: Path) -> None:
