@@ -46,4 +46,4 @@ if __name__ == "__main__":
         sys.exit(0)
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("RRQ_REDIS_DSN", None)
-    sys.exit(subprocess.run(sys.argv[1:], env=environment).returncode)
+    sys.exit(subprocess.run(sys.argv[1:], env=environment, check=False).returncode)

@@ -24,7 +24,12 @@ def find(version: str) -> Path | None:
     of_pyenv = PYENV.glob(f"{version}.*/bin/python{version}")
     for candidate in [*([Path(on_path)] if on_path else []), *sorted(of_pyenv)]:
         # A shim of pyenv is there for every version, and runs only those that are chosen.
-        if subprocess.run([candidate, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [candidate, "-c", "import ensurepip, venv"], capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             return candidate
     return None
 
@@ -38,7 +43,7 @@ def main(command: list[str]) -> int:
             lines.append(f"Python {version}: not run. {reason}")
             continue
         began = time.monotonic()
-        done = subprocess.run([*command, f"PYTHON={python}", f"VENV=.cache/python-{version}"])
+        done = subprocess.run([*command, f"PYTHON={python}", f"VENV=.cache/python-{version}"], check=False)
         worst = max(worst, done.returncode)
         outcome = "FAILED" if done.returncode else "passed"
         lines.append(f"Python {version}: {outcome} in {time.monotonic() - began:.0f} s ({python})")
