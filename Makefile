@@ -79,7 +79,7 @@ test-coverage: $(VENV)/.ready
 	$(BIN)/coverage report --include='operator/*' --omit='$(NEEDS_API_SERVER)'
 
 test-chaos: $(VENV)/.ready
-	@$(CHAOS) --seconds 30 --seed $(CHANGE_SEED)
+	@$(CHAOS) --quick --seed $(CHANGE_SEED)
 
 # Kubernetes is written in Go, which here may take memory to spare processor time.
 test-control-plane: $(VENV)/.ready
