@@ -183,35 +183,61 @@ def _take_every_kind_of_step(redis: ClockedRedis) -> None:
 def _steps(queue: PairedFleet) -> Iterator[None]:
     jobs = [Wish(number, QUEUES[0], unique_key="u" if number == 0 else "") for number in range(5)]
     worker = next(iter(PODS))
-    yield queue.start_process(worker)
-    yield queue.publish_limits({"function:wave": Limit(concurrency=1)})
-    yield queue.set_pause("function:wave", "paused")
-    yield queue.publish_cron_table("g", "{}")
-    yield queue.enqueue_batch(jobs, QUEUES[0])
-    yield queue.fire_cron(1, QUEUES[0], "")
-    yield queue.note_cron_entry()
-    yield queue.admit_jobs()
-    yield queue.observe(60)
-    yield queue.watch(0, True)
-    yield queue.claim(0, QUEUES, 4)
-    yield queue.leave_trace(0, 0)
-    yield queue.note_progress(0, 0)
-    yield queue.retry_as_engines_without_tokens_do(0, 0)
-    yield queue.reconcile(0)
-    yield queue.finish(
+    queue.start_process(worker)
+    yield
+    queue.publish_limits({"function:wave": Limit(concurrency=1)})
+    yield
+    queue.set_pause("function:wave", "paused")
+    yield
+    queue.publish_cron_table("g", "{}")
+    yield
+    queue.enqueue_batch(jobs, QUEUES[0])
+    yield
+    queue.fire_cron(1, QUEUES[0], "")
+    yield
+    queue.note_cron_entry()
+    yield
+    queue.admit_jobs()
+    yield
+    queue.observe(60)
+    yield
+    queue.watch(0, True)
+    yield
+    queue.claim(0, QUEUES, 4)
+    yield
+    queue.leave_trace(0, 0)
+    yield
+    queue.note_progress(0, 0)
+    yield
+    queue.retry_as_engines_without_tokens_do(0, 0)
+    yield
+    queue.reconcile(0)
+    yield
+    queue.finish(
+    yield
         0, [(0, OutcomeKind.DEAD), (1, OutcomeKind.DEAD), (2, OutcomeKind.DEAD)], 0, is_cut=False
     )
     dead = queue.model.dead_letters[0]
-    yield queue.see_to_a_dead_letter(dead, is_deleted=False)
-    yield queue.see_to_a_dead_letter(dead, is_deleted=True)
-    yield queue.requeue_dead_letters(QUEUES[0], 1)
-    yield queue.release_unique(0, "u")
-    yield queue.cancel("j4")
-    yield queue.cancel_where(JobFilter(QUEUES[0], None))
-    yield queue.pause(1, ())
-    yield queue.shorten_leases([worker])
-    yield queue.deregister(0)
-    yield queue.sweep()
+    queue.see_to_a_dead_letter(dead, is_deleted=False)
+    yield
+    queue.see_to_a_dead_letter(dead, is_deleted=True)
+    yield
+    queue.requeue_dead_letters(QUEUES[0], 1)
+    yield
+    queue.release_unique(0, "u")
+    yield
+    queue.cancel("j4")
+    yield
+    queue.cancel_where(JobFilter(QUEUES[0], None))
+    yield
+    queue.pause(1, ())
+    yield
+    queue.shorten_leases([worker])
+    yield
+    queue.deregister(0)
+    yield
+    queue.sweep()
+    yield
 
 
 def _run_examples(alter: Callable[[Script], Script], *, shrinks: bool = True) -> set[str]:
