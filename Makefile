@@ -156,11 +156,12 @@ audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every
 	@$(TOOLS)/audit.py
 
 # A service that cannot be reached, or does not know every version, is reported and stops nothing.
-nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, ten minutes of soak, ten minutes of chaos
+nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, the model at length, ten minutes each of soak and chaos
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
 	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/test_vendor_tracers.py
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200
+	@MODEL_EXAMPLES=5000 $(BIN)/python $(PYTEST) -n $(PROCESSES) tests/worker/model
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest
