@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_steps import (
-    DLQ,
     QUEUE,
     SteppedWorker,
     ask,
     back,
     cancelled,
     dead,
-    dead_letters,
     done,
     due_score,
     end_lease,
     enqueue,
     ids,
-    is_queued,
     job_fields,
     let_the_fleet_beat,
-    now_ms,
     retry,
     snapshot,
     start_worker,
@@ -32,7 +27,7 @@ from queue_steps import (
     ttl_seconds,
 )
 from rrq.job import Job
-from rrq.messages import CancelCode, Outcome, OutcomeKind, Verdict
+from rrq.messages import Outcome, OutcomeKind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,132 +48,7 @@ async def assert_out_of_hand(worker: SteppedWorker, job_id: str = "1") -> None:
     assert await worker.store.get_job_lock_owner(job_id) is None
 
 
-async def read_counters(store: JobStore) -> dict[str, int]:
-    counters = await ask(store, "HGETALL", store.keys.counters)
-    return {name.decode(): int(value) for name, value in counters.items()}
-
-
 # The outcomes
-
-
-async def test_result_is_stored_with_its_expiry(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    assert await worker.finish(done(await worker.take_one(), {"a": 1}, ttl=100)) == [Verdict.STORED]
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["result"], fields["current_retries"]) == ("COMPLETED", '{"a": 1}', "0")
-    completed_at = datetime.fromisoformat(fields["completion_time"])
-    assert fields["completion_time"].endswith("+00:00")
-    assert abs(completed_at - await store.read_time()) < timedelta(seconds=60)
-    assert 50 <= await ttl_seconds(store, "rrq:job:1") <= 100
-    await assert_out_of_hand(worker)
-
-
-@pytest.mark.parametrize(("ttl", "expected"), [(0, -1), (-1, -1)])
-async def test_result_can_be_kept_for_ever(
-    store: JobStore, worker: SteppedWorker, ttl: int, expected: int
-) -> None:
-    await enqueue(store, "1")
-    await worker.finish(done(await worker.take_one(), ttl=ttl))
-    assert await ttl_seconds(store, "rrq:job:1") == expected
-
-
-async def test_retry_is_counted_and_due_after_its_delay(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    before = await now_ms(store)
-    outcome = Outcome("1", job.token, OutcomeKind.RETRY, "boom", 5000.5, QUEUE, "Traceback…")
-    assert await worker.finish(outcome) == [Verdict.STORED]
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["current_retries"]) == ("RETRYING", "1")
-    assert (fields["last_error"], fields["traceback"]) == ("boom", "Traceback…")
-    score = await due_score(store, "1")
-    assert score is not None
-    assert before + 5000.5 <= score <= await now_ms(store) + 5000.5
-    next_run = datetime.fromisoformat(fields["next_scheduled_run_time"])
-    assert abs(next_run.timestamp() * 1000 - score) < 1
-    assert not {"worker_id", "claimed_queue", "claimed_score"} & set(fields)
-    assert await ttl_seconds(store, "rrq:job:1") == -1
-    await assert_out_of_hand(worker)
-
-
-async def test_retry_can_go_to_another_queue(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1", queue_name="home")
-    other = await start_worker(store, "other", queues=("home",))
-    await other.finish(retry(await other.take_one(), queue="rrq:queue:elsewhere"))
-    assert await is_queued(store, "1", "elsewhere")
-    assert not await is_queued(store, "1", "home")
-
-
-async def test_expiry_never_survives_on_a_retried_job(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await ask(store, "EXPIRE", "rrq:job:1", 100)
-    await worker.finish(retry(job))
-    assert await ttl_seconds(store, "rrq:job:1") == -1
-
-
-async def test_dead_job_is_counted_kept_and_listed(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    outcome = Outcome("1", job.token, OutcomeKind.DEAD, "boom", 1000, DLQ, "Traceback…")
-    assert await worker.finish(outcome) == [Verdict.STORED]
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["current_retries"]) == ("FAILED", "1")
-    assert (fields["last_error"], fields["traceback"]) == ("boom", "Traceback…")
-    assert datetime.fromisoformat(fields["completion_time"]).tzinfo is not None
-    assert await dead_letters(store) == ["1"]
-    assert 900 <= await ttl_seconds(store, "rrq:job:1") <= 1000
-    await assert_out_of_hand(worker)
-
-
-async def test_newest_dead_letter_is_at_the_head(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1", "2")
-    await worker.finish(*map(dead, await worker.take(2)))
-    assert await dead_letters(store) == ["2", "1"]
-
-
-async def test_cancelled_job_ends_as_cancelled(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    assert await worker.finish(cancelled(await worker.take_one(), ttl=50)) == [Verdict.STORED]
-    assert (await job_fields(store, "1"))["status"] == "CANCELLED"
-    assert 20 <= await ttl_seconds(store, "rrq:job:1") <= 50
-    await assert_out_of_hand(worker)
-
-
-async def test_job_handed_back_is_due_as_before_and_not_counted(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    await ask(store, "ZADD", QUEUE, 1234.5, "1")
-    job = await worker.take_one()
-    await ask(store, "EXPIRE", "rrq:job:1", 100)
-    assert await worker.finish(back(job, "stopping")) == [Verdict.STORED]
-    assert await due_score(store, "1") == 1234.5
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
-    assert fields["last_error"] == "stopping"
-    assert await ttl_seconds(store, "rrq:job:1") == -1
-    await assert_out_of_hand(worker)
-    # The attempt is over: it cannot finish what the next one runs.
-    again = await worker.take_one()
-    assert await worker.finish(done(job)) == [Verdict.FENCED]
-    assert await worker.finish(done(again)) == [Verdict.STORED]
-
-
-async def test_job_claimed_before_it_was_due_is_handed_back_to_its_time(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    (due_ms,) = await enqueue(store, "1", due="+60000")
-    claim = await worker.claim(job_ids=["1"])
-    await worker.finish(back(claim.jobs[0]))
-    assert await due_score(store, "1") == due_ms
-
-
-async def test_outcomes_are_counted(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1", "2", "3", "4", "5")
-    first, second, third, fourth, fifth = await worker.take(5)
-    await worker.finish(done(first), done(second), retry(third), dead(fourth), cancelled(fifth))
-    assert await read_counters(store) == {"done": 2, "retry": 1, "dead": 1, "cancelled": 1}
 
 
 async def test_batch_answers_job_by_job(store: JobStore, worker: SteppedWorker) -> None:
@@ -201,23 +71,6 @@ async def test_batch_answers_job_by_job(store: JobStore, worker: SteppedWorker) 
 
 
 @EVERY_OUTCOME
-async def test_attempt_that_no_longer_owns_the_job_changes_nothing(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await enqueue(store, "1")
-    old = await worker.take_one()
-    await end_lease(store, worker.worker_id)
-    await let_the_fleet_beat(store)
-    await store.reap_workers()
-    other = await start_worker(store, "other")
-    new = await other.take_one()
-    before = await snapshot(store)
-    assert await worker.finish(outcome(old)) == [Verdict.FENCED]
-    assert await snapshot(store) == before
-    assert await other.finish(done(new)) == [Verdict.STORED]
-
-
-@EVERY_OUTCOME
 async def test_worker_that_claims_its_own_reaped_job_again_is_fenced_by_the_token(
     store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
 ) -> None:
@@ -237,29 +90,6 @@ async def test_worker_that_claims_its_own_reaped_job_again_is_fenced_by_the_toke
     assert await store.get_job_lock_owner("1") == worker.worker_id
     assert await worker.finish(done(new, "new")) == [Verdict.STORED]
     assert (await job_fields(store, "1"))["result"] == '"new"'
-
-
-async def test_late_outcome_of_a_reaped_job_that_is_queued_again_is_fenced(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    old = await worker.take_one()
-    await end_lease(store, worker.worker_id)
-    await let_the_fleet_beat(store)
-    await store.reap_workers()
-    assert await worker.finish(done(old)) == [Verdict.FENCED]
-    assert (await job_fields(store, "1"))["status"] == "PENDING"
-    assert await is_queued(store, "1")
-
-
-async def test_lock_that_expired_under_its_owner_is_no_obstacle(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await ask(store, "DEL", "rrq:lock:job:1")
-    assert await worker.finish(done(job)) == [Verdict.STORED]
-    assert (await job_fields(store, "1"))["status"] == "COMPLETED"
 
 
 async def test_lock_that_somebody_else_took_meanwhile_is_left_alone(
@@ -294,120 +124,6 @@ async def test_forgotten_job_is_fenced(store: JobStore, worker: SteppedWorker) -
     assert await worker.finish(done(job)) == [Verdict.FENCED]
     assert await ask(store, "EXISTS", "rrq:job:1") == 0
     await assert_out_of_hand(worker)
-
-
-# Sent twice
-
-
-@pytest.mark.parametrize("outcome", [done, retry, dead, cancelled])
-async def test_outcome_sent_twice_is_applied_once(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    assert await worker.finish(outcome(job)) == [Verdict.STORED]
-    before = await snapshot(store)
-    assert await worker.finish(outcome(job)) == [Verdict.ALREADY_APPLIED]
-    assert await snapshot(store) == before
-
-
-async def test_job_handed_back_twice_is_queued_once(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await worker.finish(back(job))
-    before = await snapshot(store)
-    assert await worker.finish(back(job)) == [Verdict.FENCED]
-    assert await snapshot(store) == before
-
-
-async def test_retry_sent_twice_after_the_job_runs_again_is_fenced(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    old = await worker.take_one()
-    await worker.finish(retry(old))
-    other = await start_worker(store, "other")
-    await other.take_one()
-    assert await worker.finish(retry(old)) == [Verdict.FENCED]
-    assert (await job_fields(store, "1"))["current_retries"] == "1"
-    assert not await is_queued(store, "1")
-
-
-# Against cancellation: the first wins
-
-
-@pytest.mark.parametrize("outcome", [done, retry, dead, back])
-async def test_cancellation_wins_over_a_later_finish(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await enqueue(store, "1", unique_key="key")
-    job = await worker.take_one()
-    assert (await store.cancel_job("1"))[0] is CancelCode.TOLD
-    assert await worker.finish(outcome(job)) == [Verdict.CANCELLED_INSTEAD]
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["result"]) == ("CANCELLED", "null")
-    assert not await is_queued(store, "1")
-    assert await dead_letters(store) == []
-    assert await store.get_unique_lock_holder("key") is None
-    assert await ttl_seconds(store, "rrq:job:1") > 0
-    await assert_out_of_hand(worker)
-
-
-async def test_worker_that_obeyed_a_cancellation_is_told_that_it_is_stored(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await store.cancel_job("1")
-    assert await worker.finish(cancelled(job)) == [Verdict.STORED]
-
-
-async def test_finish_wins_over_a_later_cancellation(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    await worker.finish(done(await worker.take_one(), "result"))
-    assert await store.cancel_job("1") == (CancelCode.ENDED, "COMPLETED")
-    assert (await job_fields(store, "1"))["status"] == "COMPLETED"
-
-
-# Unique locks (compat 10.8)
-
-
-@pytest.mark.parametrize("outcome", [done, dead, cancelled])
-async def test_unique_lock_is_released_when_the_job_ends(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await enqueue(store, "1", unique_key="key")
-    await worker.finish(outcome(await worker.take_one()))
-    assert await store.get_unique_lock_holder("key") is None
-
-
-@pytest.mark.parametrize("outcome", [retry, back])
-async def test_unique_lock_is_kept_while_the_job_goes_on(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await enqueue(store, "1", unique_key="key")
-    await worker.finish(outcome(await worker.take_one()))
-    assert await store.get_unique_lock_holder("key") == "1"
-
-
-@pytest.mark.parametrize("outcome", [done, dead, cancelled])
-async def test_deferred_duplicate_does_not_release_the_lock_of_the_owner(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    await store.acquire_unique_job_lock("key", "owner", 100)
-    await enqueue(store, "duplicate", unique_key="key")
-    claim = await worker.claim(job_ids=["duplicate"])
-    await worker.finish(outcome(claim.jobs[0]))
-    assert await store.get_unique_lock_holder("key") == "owner"
-
-
-async def test_store_releases_a_unique_lock_only_for_its_owner_when_one_is_named(store: JobStore) -> None:
-    await store.acquire_unique_job_lock("key", "owner", 100)
-    await store.release_unique_job_lock("key", "other")
-    assert await store.get_unique_lock_holder("key") == "owner"
-    await store.release_unique_job_lock("key", "owner")
-    assert await store.get_unique_lock_holder("key") is None
-    await store.release_unique_job_lock("key", "owner")  # silent when absent
 
 
 # Wake-ups
@@ -464,64 +180,6 @@ async def test_caller_without_a_token_hands_back_to_the_queue_and_time_it_names(
     assert await ttl_seconds(store, "rrq:job:1") == -1
 
 
-# Keys and values that make no sense
-
-
-async def test_job_key_of_another_type_is_told_and_spoils_no_batch(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1", "2-bad", "3")
-    jobs = await worker.take(3)
-    await ask(store, "SET", "rrq:job:2-bad", "precious")
-    verdicts = await worker.finish(*map(done, jobs))
-    assert verdicts == [Verdict.STORED, Verdict.UNREADABLE, Verdict.STORED]
-    assert await ask(store, "GET", "rrq:job:2-bad") == b"precious"
-    assert await worker.in_hand() == set()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "key"),
-    [
-        (dead, "rrq:dlq:default"),
-        (retry, "rrq:queue:default"),
-        (done, "rrq:events:job:2-bad"),
-        (done, "rrq:lock:unique:bad"),
-        (done, "rrq:lock:job:2-bad"),
-    ],
-)
-async def test_key_of_another_type_on_the_way_does_not_spoil_the_rest_of_the_batch(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome], key: str
-) -> None:
-    await enqueue(store, "1")
-    await enqueue(store, "2-bad", unique_key="bad")
-    await enqueue(store, "3")
-    await store.watch_job("2-bad", wants_event=True)
-    first, bad, third = await worker.take(3)
-    await ask(store, "DEL", key)
-    await ask(store, "SADD", key, "text")
-    verdicts = await worker.finish(done(first), outcome(bad), done(third))
-    assert (verdicts[0], verdicts[2]) == (Verdict.STORED, Verdict.STORED)
-    assert (await job_fields(store, "3"))["status"] == "COMPLETED"
-    assert await worker.in_hand() <= {"2-bad"}
-
-
-@pytest.mark.parametrize("outcome", [retry, dead])
-async def test_count_that_is_no_number_does_not_spoil_the_rest_of_the_batch(
-    store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
-) -> None:
-    """A worker dead-letters what it cannot read; that must succeed for exactly such a job."""
-    await enqueue(store, "1", "2-bad", "3")
-    await ask(store, "HSET", "rrq:job:2-bad", "current_retries", "many")
-    first, bad, third = await worker.take(3)
-    verdicts = await worker.finish(done(first), outcome(bad), done(third))
-    assert verdicts == [Verdict.STORED] * 3
-    assert (await job_fields(store, "3"))["status"] == "COMPLETED"
-
-
-async def test_nothing_to_finish_is_no_error(worker: SteppedWorker) -> None:
-    assert await worker.finish() == []
-
-
 # Whoever waits for the end
 
 
@@ -556,13 +214,3 @@ async def test_retry_is_not_announced_as_an_end(store: JobStore, worker: Stepped
     assert await ask(store, "EXISTS", store.keys.events_key("1")) == 0
     await worker.finish(done(await worker.take_one()))
     assert await ask(store, "XLEN", store.keys.events_key("1")) == 1
-
-
-async def test_completion_time_comes_from_the_clock_of_redis(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    before = await store.read_time()
-    await worker.finish(done(job))
-    after = await store.read_time()
-    text = (await job_fields(store, "1"))["completion_time"]
-    assert before <= datetime.fromisoformat(text).astimezone(UTC) <= after

@@ -30,10 +30,6 @@ async def test_empty_redis_has_nothing_to_tell(store: JobStore) -> None:
     assert before <= seen.now_ms <= await now_ms(store)
 
 
-async def test_no_queues_to_look_at_is_no_error(store: JobStore) -> None:
-    assert (await store.observe([])).queues == {}
-
-
 async def test_due_soon_and_later_jobs_are_told_apart(store: JobStore) -> None:
     current = await now_ms(store)
     await enqueue(store, "due-1", due=f"@{current - 30_000}")
@@ -45,13 +41,6 @@ async def test_due_soon_and_later_jobs_are_told_apart(store: JobStore) -> None:
     assert (queue.due, queue.due_soon, queue.later) == (2, 1, 3)
     assert queue.oldest_due_age_seconds == (seen.now_ms - (current - 30_000)) / 1000
     assert queue.next_due_ms == soon_ms
-
-
-async def test_without_a_horizon_nothing_is_due_soon(store: JobStore) -> None:
-    await enqueue(store, "1", due="+60000")
-    queue = (await store.observe([QUEUE])).queues[QUEUE]
-    assert (queue.due, queue.due_soon, queue.later) == (0, 0, 1)
-    assert queue.oldest_due_age_seconds is None
 
 
 async def test_scores_beyond_all_numbers_do_not_break_the_answer(store: JobStore) -> None:
@@ -97,27 +86,11 @@ async def test_workers_are_seen_with_what_they_carry(store: JobStore) -> None:
     assert (await store.observe([])).workers[worker.worker_id].busy == 0
 
 
-async def test_worker_whose_lease_ended_is_not_counted_as_living(store: JobStore) -> None:
-    await start_worker(store, "dead")
-    await start_worker(store, "living")
-    await end_lease(store, "dead")
-    assert set((await store.observe([])).workers) == {"living"}
-
-
 async def test_caller_without_a_record_is_seen_with_little_to_say(store: JobStore) -> None:
     await enqueue(store, "1")
     await store.atomic_lock_and_remove_job("1", QUEUE, "old-style", 60_000)
     seen = (await store.observe([])).workers["old-style"]
     assert (seen.busy, seen.capacity, seen.pod_uid, seen.queues) == (1, 0, "", ())
-
-
-async def test_looking_changes_nothing(store: JobStore) -> None:
-    worker = await start_worker(store, pod_uid="pod-1")
-    await enqueue(store, "1", "2")
-    await worker.take_one()
-    before = await snapshot(store)
-    await store.observe([QUEUE, "never-seen"], horizon_seconds=5)
-    assert await snapshot(store) == before
 
 
 async def test_key_that_is_no_queue_is_left_out_and_not_an_empty_queue(store: JobStore) -> None:
@@ -127,22 +100,6 @@ async def test_key_that_is_no_queue_is_left_out_and_not_an_empty_queue(store: Jo
     seen = await store.observe([QUEUE, "emails"])
     assert seen.queues.keys() == {"emails"}
     assert seen.queues["emails"].due == 1
-
-
-async def test_records_that_a_foreign_hand_wrote_blind_nobody(store: JobStore) -> None:
-    worker, odd = await start_worker(store), await start_worker(store, "odd")
-    await ask(store, "HSET", store.keys.worker_key(odd.worker_id), "queues", "no JSON")
-    assert (await store.observe([])).workers[odd.worker_id].queues == ()
-    await ask(store, "DEL", store.keys.worker_key(odd.worker_id))
-    await ask(store, "SET", store.keys.worker_key(odd.worker_id), "no hash")
-    seen = (await store.observe([])).workers
-    assert seen.keys() == {worker.worker_id, odd.worker_id}
-    assert seen[odd.worker_id].incarnation == ""
-
-
-async def test_onlookers_that_want_no_workers_get_none(store: JobStore) -> None:
-    await start_worker(store)
-    assert (await store.observe([QUEUE], most_workers=0)).workers == {}
 
 
 async def test_each_queue_has_a_horizon_of_its_own(store: JobStore) -> None:

@@ -14,18 +14,12 @@ from queue_steps import (
     SteppedWorker,
     ask,
     done,
-    due_score,
-    end_lease,
     enqueue,
     ids,
     is_queued,
     job_fields,
-    let_the_fleet_beat,
-    retry,
-    snapshot,
     start_worker,
     tokens,
-    ttl_seconds,
 )
 from rrq.messages import DeathCertificate, Verdict
 from rrq.settings import RRQSettings
@@ -50,30 +44,6 @@ async def forget_the_claim(store: JobStore, job: ClaimedJob, worker: SteppedWork
     fields = ["status", "PENDING", "attempt_token", job.token_before]
     await ask(store, "HSET", store.keys.job_key(job_id), *fields)
     await ask(store, "ZADD", job.queue_key, job.due_score, job_id)
-
-
-async def test_agreement_changes_nothing(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1", "2")
-    jobs = await worker.take(2)
-    before = await snapshot(store)
-    result = await store.reconcile_worker(worker.identity, jobs)
-    assert not result.lease_lost
-    assert (result.given_back, result.set_up_again, result.lost) == (0, 0, frozenset())
-    assert await snapshot(store) == before
-
-
-async def test_worker_without_a_lease_is_told_and_nothing_is_done(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    await worker.take_one()
-    twin = SteppedWorker(store, worker.worker_id)
-    before = await snapshot(store)
-    assert (await store.reconcile_worker(twin.identity, [])).lease_lost
-    assert (await store.reconcile_worker(SteppedWorker(store, "unknown").identity, [])).lease_lost
-    assert await snapshot(store) == before
-    await store.reap_workers(DeathCertificate(worker.identity))
-    assert (await store.reconcile_worker(worker.identity, [])).lease_lost
 
 
 async def test_claim_whose_answer_was_cut_is_given_back_uncounted(redis_dsn: str, store: JobStore) -> None:
@@ -101,62 +71,6 @@ async def test_claim_whose_answer_was_cut_is_given_back_uncounted(redis_dsn: str
             assert await worker.finish(done(known)) == [Verdict.STORED]
         finally:
             await behind_proxy.aclose()
-
-
-async def test_job_given_back_keeps_its_due_time(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    await ask(store, "ZADD", QUEUE, 77.25, "1")
-    await worker.take_one()
-    await store.reconcile_worker(worker.identity, [])
-    assert await due_score(store, "1") == 77.25
-
-
-async def test_jobs_no_longer_owned_are_named_by_their_position(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1", "2", "3", "4")
-    jobs = await worker.take(4)
-    await enqueue(store, "2")  # the id begins a new life
-    await ask(store, "DEL", "rrq:job:4")
-    result = await store.reconcile_worker(worker.identity, jobs)
-    assert result.lost == {1, 3}
-    assert result.given_back == 0
-    assert await worker.in_hand() == {"1", "3"}
-    assert await is_queued(store, "2")
-
-
-async def test_reaped_and_registered_again_a_worker_has_lost_what_others_run(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    old = await worker.take_one()
-    await end_lease(store, worker.worker_id)
-    await let_the_fleet_beat(store)
-    await store.reap_workers()
-    other = await start_worker(store, "other")
-    new = await other.take_one()
-    await worker.register()
-    result = await store.reconcile_worker(worker.identity, [old])
-    assert (result.lost, result.set_up_again) == (frozenset({0}), 0)
-    assert await other.finish(done(new)) == [Verdict.STORED]
-
-
-async def test_claim_that_redis_forgot_is_set_up_again(store: JobStore, worker: SteppedWorker) -> None:
-    (due_ms,) = await enqueue(store, "1", job_timeout_seconds=100)
-    job = await worker.take_one()
-    await forget_the_claim(store, job, worker)
-    await ask(store, "EXPIRE", "rrq:job:1", 100)
-    result = await store.reconcile_worker(worker.identity, [job])
-    assert (result.given_back, result.set_up_again, result.lost) == (0, 1, frozenset())
-    assert not await is_queued(store, "1")
-    assert await worker.in_hand() == {"1"}
-    assert await store.get_job_lock_owner("1") == worker.worker_id
-    assert 100_000 < await ask(store, "PTTL", "rrq:lock:job:1") <= 160_000
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["worker_id"]) == ("ACTIVE", worker.worker_id)
-    assert (fields["claimed_queue"], float(fields["claimed_score"])) == (QUEUE, due_ms)
-    assert await ttl_seconds(store, "rrq:job:1") == -1
-    assert await worker.finish(done(job)) == [Verdict.STORED]
 
 
 async def test_forgotten_claim_of_an_07_job_is_set_up_again(store: JobStore, worker: SteppedWorker) -> None:
@@ -202,105 +116,6 @@ async def test_forgotten_claim_is_lost_when_07_has_tried_it_meanwhile(
     assert await is_queued(store, "1")
 
 
-async def test_forgotten_claim_is_lost_when_somebody_else_was_faster(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await forget_the_claim(store, job, worker)
-    other = await start_worker(store, "other")
-    await other.take_one()
-    result = await store.reconcile_worker(worker.identity, [job])
-    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
-    assert await other.in_hand() == {"1"}
-
-
-async def test_forgotten_claim_is_lost_when_the_lock_is_held(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await forget_the_claim(store, job, worker)
-    await store.acquire_job_lock("1", "other", 60_000)
-    result = await store.reconcile_worker(worker.identity, [job])
-    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
-    assert await is_queued(store, "1")
-
-
-async def test_forgotten_claim_is_lost_when_the_job_was_cancelled_meanwhile(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await forget_the_claim(store, job, worker)
-    await store.cancel_job("1")
-    result = await store.reconcile_worker(worker.identity, [job])
-    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
-    assert (await job_fields(store, "1"))["status"] == "CANCELLED"
-
-
-async def test_finish_that_redis_forgot_can_be_sent_again(store: JobStore, worker: SteppedWorker) -> None:
-    """The restart went back to between claim and finish: the entry is there, and so is the token."""
-    await enqueue(store, "1", "2")
-    first, second = await worker.take(2)
-    before = await ask(store, "DUMP", "rrq:job:1")
-    await worker.finish(done(first, "result"), retry(second))
-    await ask(store, "RESTORE", "rrq:job:1", 0, before, "REPLACE")
-    await ask(store, "ZADD", store.keys.active_jobs_key(worker.worker_id), 1, "1")
-    result = await store.reconcile_worker(worker.identity, [first, second])
-    assert result.lost == frozenset()
-    verdicts = await worker.finish(done(first, "result"), retry(second))
-    assert verdicts == [Verdict.STORED, Verdict.ALREADY_APPLIED]
-    assert (await job_fields(store, "1"))["result"] == '"result"'
-
-
-@pytest.mark.parametrize("is_first_claim_forgotten", [False, True])
-@pytest.mark.parametrize("has_second_ended", [False, True])
-async def test_a_retry_that_redis_forgot_is_not_run_once_more(
-    store: JobStore, worker: SteppedWorker, is_first_claim_forgotten: bool, has_second_ended: bool
-) -> None:
-    """Redis went back to the first attempt, or before it, and its worker has made the second by then."""
-    await enqueue(store, "1")
-    queued = await ask(store, "DUMP", "rrq:job:1")
-    first = await worker.take_one()
-    claimed = await ask(store, "DUMP", "rrq:job:1")
-    await worker.finish(retry(first))
-    second = await worker.take_one()
-    if has_second_ended:
-        await worker.finish(done(second, "result"))
-    if is_first_claim_forgotten:
-        await ask(store, "RESTORE", "rrq:job:1", 0, queued, "REPLACE")
-        await forget_the_claim(store, first, worker)
-    else:
-        await ask(store, "RESTORE", "rrq:job:1", 0, claimed, "REPLACE")
-        await ask(store, "SET", store.keys.job_lock_key("1"), worker.worker_id)
-        await ask(store, "ZADD", store.keys.active_jobs_key(worker.worker_id), 1, "1")
-    result = await store.reconcile_worker(worker.identity, [first, second])
-    assert (result.given_back, result.lost) == (0, frozenset())
-    assert await worker.in_hand() == {"1"}
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["current_retries"]) == ("ACTIVE", "1")
-    assert float(fields["claimed_score"]) == float(second.due_score)
-    # What is said again of the first attempt is late.
-    assert await worker.finish(retry(first), done(second, "result")) == [Verdict.FENCED, Verdict.STORED]
-    assert not await is_queued(store, "1")
-    assert await store.get_job_lock_owner("1") is None
-
-
-async def test_a_later_attempt_is_lost_when_the_one_before_it_was_not_this_workers(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    other = await start_worker(store, "other")
-    await enqueue(store, "1")
-    first = await other.take_one()
-    claimed = await ask(store, "DUMP", "rrq:job:1")
-    await other.finish(retry(first))
-    second = await worker.take_one()
-    await ask(store, "RESTORE", "rrq:job:1", 0, claimed, "REPLACE")
-    await ask(store, "SET", store.keys.job_lock_key("1"), other.worker_id)
-    result = await store.reconcile_worker(worker.identity, [second])
-    assert (result.set_up_again, result.lost) == (0, frozenset({0}))
-    assert (await job_fields(store, "1"))["worker_id"] == other.worker_id
-
-
 async def test_an_active_set_that_was_lost_is_built_up_anew(store: JobStore, worker: SteppedWorker) -> None:
     await enqueue(store, "1", "2", "3")
     running, ended, taken_back = await worker.take(3)
@@ -325,11 +140,6 @@ async def test_job_key_of_another_type_is_lost_and_spoils_nothing(
     assert await ask(store, "GET", "rrq:job:2") == b"precious"
     assert await worker.in_hand() == {"1"}
     assert ids(await worker.take(3)) == ["3"]
-
-
-async def test_empty_hands_on_both_sides_is_agreement(store: JobStore, worker: SteppedWorker) -> None:
-    result = await store.reconcile_worker(worker.identity, [])
-    assert (result.lease_lost, result.given_back, result.set_up_again) == (False, 0, 0)
 
 
 async def test_many_jobs_are_reconciled_in_one_call(store: JobStore, worker: SteppedWorker) -> None:

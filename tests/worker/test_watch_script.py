@@ -36,24 +36,10 @@ async def worker(store: JobStore) -> SteppedWorker:
     return await start_worker(store)
 
 
-async def test_unknown_job_is_none_and_stays_unknown(store: JobStore) -> None:
-    assert await store.watch_job("absent", wants_event=True) is None
-    assert await snapshot(store) == {}
-
-
 async def test_key_of_another_type_is_none_and_left_alone(store: JobStore) -> None:
     await ask(store, "SET", "rrq:job:1", "precious")
     assert await store.watch_job("1", wants_event=True) is None
     assert await ask(store, "GET", "rrq:job:1") == b"precious"
-
-
-async def test_looking_without_a_wish_changes_nothing(store: JobStore) -> None:
-    await enqueue(store, "1")
-    before = await snapshot(store)
-    seen = await store.watch_job("1", wants_event=False)
-    assert seen is not None
-    assert (seen.status, seen.result, seen.last_error) == (JobStatus.PENDING, None, None)
-    assert await snapshot(store) == before
 
 
 async def test_every_stage_of_a_job_is_seen(store: JobStore, worker: SteppedWorker) -> None:
@@ -90,21 +76,6 @@ async def test_ended_job_is_told_as_it_ended_and_not_marked(
     assert seen is not None
     assert seen.status is status
     assert await snapshot(store) == before
-
-
-async def test_wish_is_noted_while_the_job_has_not_ended(store: JobStore) -> None:
-    await enqueue(store, "1")
-    await store.watch_job("1", wants_event=True)
-    assert (await job_fields(store, "1"))["waited_for"] == "1"
-
-
-async def test_no_stream_is_left_behind_for_a_job_nobody_waits_for(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1")
-    await store.watch_job("1", wants_event=False)
-    await worker.finish(done(await worker.take_one()))
-    assert await ask(store, "EXISTS", store.keys.events_key("1")) == 0
 
 
 @pytest.mark.parametrize(("ttl", "expected"), [(60, 60), (0, 86_400), (-1, 86_400)])
