@@ -17,7 +17,7 @@ from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.worker import RRQWorker
-from running import by_hand, running, stays_true
+from running import by_hand, running
 from waiting import eventually
 
 QUEUE = "rrq:queue:default"
@@ -120,22 +120,6 @@ async def test_what_cannot_be_acquired_is_none_and_uses_no_slot(
             assert await store.get_queued_job_ids("default") == ["j1"]
 
 
-async def test_of_many_workers_one_acquires_a_job(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    job = await enqueue(client)
-    workers = [RRQWorker(settings, handlers.registry) for _ in range(6)]
-    try:
-        acquired = await asyncio.gather(*(worker._try_acquire_job(job.id, "default") for worker in workers))
-
-        assert sum(1 for found in acquired if found is not None) == 1
-        assert all(free_slots(worker) == settings.worker_concurrency for worker in workers)
-    finally:
-        for worker in workers:
-            await worker._wind_down()
-            await worker.close()
-
-
 async def test_an_acquired_job_that_is_never_started_goes_back_when_the_worker_ends(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
@@ -225,18 +209,6 @@ async def test_a_job_that_cannot_be_started_goes_back_at_its_original_score(
         assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 
-async def test_a_named_job_that_cannot_be_started_goes_back_at_its_original_score(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    job = await enqueue(client)
-    due_ms = await client.job_store.redis.zscore(QUEUE, job.id)
-    async with by_hand(CannotStart(settings, handlers.registry)) as worker:
-        assert await worker._try_process_job(job.id, "default") is False
-
-        await expect_back(client, job, due_ms)
-        assert free_slots(worker) == settings.worker_concurrency
-
-
 class LoopIsClosed(RRQWorker):
     """Fails inside the engine's own start: the task cannot be made."""
 
@@ -258,17 +230,6 @@ async def test_a_task_that_cannot_be_made_gives_job_and_slot_back(
         with pytest.raises(RuntimeError, match="no task"):
             await worker._process_acquired_job(acquired, "default")
         await expect_back(client, job, due_ms)
-
-
-async def test_jobs_run_after_a_worker_that_could_not_start_them_recovers(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    worker = CannotStart(settings, handlers.registry)
-    async with running(worker):
-        job = await enqueue(client, "quick")
-        await stays_true(lambda: handlers.runs[job.id] == 0, 0.3)
-        worker.is_broken = False
-        await eventually(lambda: handlers.runs[job.id] == 1, message="the job is not tried again")
 
 
 async def test_one_job_that_cannot_be_started_does_not_stop_the_others(
@@ -345,69 +306,6 @@ async def test_a_poll_starts_as_many_as_asked_and_does_not_wait_for_them(
         handlers.gate.set()
 
 
-async def test_a_poll_goes_through_the_queues_in_order(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    for queue in ("second", "first", "first", "second"):
-        await enqueue(client, _queue_name=queue)
-    async with by_hand(RRQWorker(settings, handlers.registry, queues=["first", "second"])) as worker:
-        assert await worker._poll_for_jobs(3) == 3
-
-        assert await client.job_store.batch_get_queue_sizes(["first", "second"]) == {"first": 0, "second": 1}
-        handlers.gate.set()
-
-
-async def test_a_poll_after_shutdown_starts_nothing(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    await enqueue(client)
-    async with by_hand(RRQWorker(settings, handlers.registry)) as worker:
-        worker._request_shutdown()
-
-        assert await worker._poll_for_jobs(5) == 0
-
-    assert await client.job_store.redis.zcard(QUEUE) == 1
-
-
-async def test_a_poll_leaves_deferred_jobs_alone(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    await enqueue(client, _defer_by=60)
-    async with by_hand(RRQWorker(settings, handlers.registry)) as worker:
-        assert await worker._poll_for_jobs(5) == 0
-
-
-async def test_a_poll_looks_past_locked_entries(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    store = client.job_store
-    await store.set_worker_health("other", {"worker_id": "other"}, 60)
-    for n in range(30):
-        await enqueue(client, "quick", _job_id=f"locked-{n}")
-        await store.add_job_to_queue("default", f"locked-{n}", float(n))
-        await store.acquire_job_lock(f"locked-{n}", "other", 60_000)
-    job = await enqueue(client, "quick")
-    async with by_hand(RRQWorker(settings, handlers.registry)) as worker:
-        assert await worker._poll_for_jobs(2) == 1
-        await asyncio.gather(*worker._running_tasks)
-
-    assert handlers.runs == {job.id: 1}
-    assert await store.redis.zcard(QUEUE) == 30
-
-
-async def test_a_queue_key_that_is_no_queue_does_not_stop_the_worker(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    class Hasty(RRQWorker):
-        def _calculate_jittered_delay(self, base_delay: float, jitter_factor: float = 0.5) -> float:
-            return min(base_delay, 0.05)
-
-    await client.job_store.redis.set("rrq:queue:odd", "no queue")
-    async with running(Hasty(settings, handlers.registry, queues=["odd", "default"])):
-        job = await enqueue(client, "quick")
-        await eventually(lambda: handlers.runs[job.id], message="one bad queue key stops the other queues")
-
-
 # Contention
 
 
@@ -456,30 +354,6 @@ async def test_workers_that_lose_every_race_stay_free_for_other_work(
             await worker.close()
 
 
-async def test_contending_polls_share_the_jobs_without_a_wasted_slot(
-    settings: RRQSettings, client: RRQClient, handlers: Handlers
-) -> None:
-    settings.worker_concurrency = 4
-    for _ in range(6):
-        await enqueue(client)
-    workers = [RRQWorker(settings, handlers.registry) for _ in range(4)]
-    for worker in workers:
-        worker._loop = asyncio.get_running_loop()
-    try:
-        started = await asyncio.gather(*(worker._poll_for_jobs(4) for worker in workers))
-
-        assert sum(started) == 6
-        for worker, count in zip(workers, started, strict=True):
-            assert free_slots(worker) == 4 - count
-        handlers.gate.set()
-    finally:
-        for worker in workers:
-            await worker._drain_tasks()
-            await worker._wind_down()
-            await worker.close()
-    assert set(handlers.runs.values()) == {1}
-
-
 async def test_a_poll_that_is_cancelled_loses_no_job(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
@@ -500,49 +374,25 @@ async def test_a_poll_that_is_cancelled_loses_no_job(
 # _task_cleanup
 
 
-async def test_cleaning_up_frees_the_slot_and_forgets_the_task(settings: RRQSettings) -> None:
-    worker = RRQWorker(settings, JobRegistry())
-    semaphore = asyncio.Semaphore(0)
-    task: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(0))
-    await task
-    worker._running_tasks.add(task)
-
-    worker._task_cleanup(task, semaphore)
-
-    assert worker._running_tasks == set()
-    assert semaphore._value == 1
-    await worker.close()
-
-
-async def test_cleaning_up_a_stranger_is_a_warning_and_still_frees_the_slot(
-    settings: RRQSettings, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = RRQWorker(settings, JobRegistry())
-    semaphore = asyncio.Semaphore(0)
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
-
-    worker._task_cleanup(future, semaphore)
-
-    assert semaphore._value == 1
-    assert any(record.levelno == logging.WARNING for record in caplog.records)
-    await worker.close()
-
-
-async def test_cleaning_up_logs_what_a_task_raised_and_accepts_a_cancelled_one(
+async def test_cleaning_up_frees_the_slot_whatever_became_of_the_task(
     settings: RRQSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = RRQWorker(settings, JobRegistry())
     semaphore = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
-    failed: asyncio.Future[None] = loop.create_future()
+    done, stranger, failed, cancelled = futures = [loop.create_future() for _ in range(4)]
+    done.set_result(None)
+    stranger.set_result(None)
     failed.set_exception(RuntimeError("unexpected end"))
-    cancelled: asyncio.Future[None] = loop.create_future()
     cancelled.cancel()
+    known: Any = {done, failed, cancelled}
+    worker._running_tasks |= known
 
-    worker._task_cleanup(failed, semaphore)
-    worker._task_cleanup(cancelled, semaphore)
+    for future in futures:
+        worker._task_cleanup(future, semaphore)
 
-    assert semaphore._value == 2
+    assert worker._running_tasks == set()
+    assert semaphore._value == 4
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
     assert "unexpected end" in caplog.text
     await worker.close()

@@ -56,11 +56,6 @@ async def test_free_job_is_locked_and_removed(store: JobStore) -> None:
     assert not await is_queued(store, "1")
 
 
-async def test_bare_queue_name_is_understood(store: JobStore) -> None:
-    await enqueue(store, "1")
-    assert await store.atomic_lock_and_remove_job("1", "default", "worker", 5_000) == (True, 1)
-
-
 async def test_job_not_yet_due_can_be_taken_by_name(store: JobStore) -> None:
     await enqueue(store, "1", due="+60000")
     assert await store.atomic_lock_and_remove_job("1", QUEUE, "worker", 5_000) == (True, 1)
@@ -74,14 +69,6 @@ async def test_held_lock_leaves_everything_as_it_was(store: JobStore) -> None:
     assert await store.atomic_lock_and_remove_job("1", QUEUE, "worker", 5_000) == (False, 0)
     assert await snapshot(store) == before
     assert await ask(store, "PTTL", LOCK) > 30_000
-
-
-async def test_lock_held_by_the_caller_itself_is_held_too(store: JobStore) -> None:
-    await enqueue(store, "1")
-    await start_worker(store, "worker")
-    await store.acquire_job_lock("1", "worker", 60_000)
-    assert await store.atomic_lock_and_remove_job("1", QUEUE, "worker", 5_000) == (False, 0)
-    assert await is_queued(store, "1")
 
 
 async def test_job_that_is_not_in_the_queue_leaves_no_lock(store: JobStore) -> None:
@@ -103,19 +90,6 @@ async def test_job_saved_and_queued_the_07_way_can_be_taken(store: JobStore) -> 
     await store.save_job_definition(job)
     await store.add_job_to_queue("default", job.id, 1.0)
     assert await store.atomic_lock_and_remove_job(job.id, "default", "worker", 5_000) == (True, 1)
-
-
-async def test_one_of_many_callers_gets_the_job(stores: list[JobStore]) -> None:
-    await enqueue(stores[0], "1")
-    answers = await asyncio.gather(
-        *(
-            store.atomic_lock_and_remove_job("1", QUEUE, f"worker-{number}-{turn}", 60_000)
-            for number, store in enumerate(stores)
-            for turn in range(10)
-        )
-    )
-    assert answers.count((True, 1)) == 1
-    assert answers.count((False, 0)) == len(answers) - 1
 
 
 async def test_each_of_many_jobs_goes_to_one_of_many_callers(stores: list[JobStore]) -> None:

@@ -34,25 +34,12 @@ def test_the_newest_outcomes_are_kept_in_their_order() -> None:
     assert book.recently_reported() == [first, second, third]
 
 
-def test_nothing_acknowledged_is_nothing_to_send_again() -> None:
-    assert AttemptBook().recently_reported() == []
-
-
 def test_one_batch_of_large_results_is_not_kept_whole() -> None:
     book = AttemptBook()
     large = [ended(number, "x" * 300_000, "y" * 200_000) for number in range(100)]
     book.keep_reported(large)
     most = MOST_RETAINED_CHARACTERS // 500_000
     assert book.recently_reported() == large[-most:]
-
-
-def test_a_result_that_is_too_large_by_itself_is_kept_until_the_next() -> None:
-    book = AttemptBook()
-    huge, small = ended(1, "x" * (MOST_RETAINED_CHARACTERS + 1)), ended(2)
-    book.keep_reported([huge])
-    assert book.recently_reported() == [huge]
-    book.keep_reported([small])
-    assert book.recently_reported() == [small]
 
 
 def test_very_many_outcomes_are_not_all_kept() -> None:

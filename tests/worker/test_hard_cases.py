@@ -10,11 +10,10 @@ from redis.exceptions import ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker, status_of
 from ledger import Ledger
-from queue_steps import start_worker
 from rrq.checkup import ServerFacts, describe_risks
 from rrq.client import JobRequest, RRQClient
 from rrq.job import JobStatus
-from rrq.messages import BeatReply, DeathCertificate, LeaseState, Outcome, Verdict
+from rrq.messages import BeatReply, LeaseState, Outcome, Verdict
 from rrq.registry import JobRegistry
 from rrq.store import JobStore
 from rrq.worker import RRQWorker
@@ -26,34 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rrq.settings import RRQSettings
-
-
-async def test_a_suspect_runs_alone_and_its_neighbours_run_together(
-    client: RRQClient, settings: RRQSettings
-) -> None:
-    settings.worker_concurrency = 5
-    running: set[str] = set()
-    company: dict[str, int] = {}
-    registry = JobRegistry()
-
-    async def look_around(ctx: dict[str, Any]) -> None:
-        running.add(ctx["job_id"])
-        for job_id in running:
-            company[job_id] = max(company.get(job_id, 0), len(running))
-        await asyncio.sleep(0.05)
-        running.discard(ctx["job_id"])
-
-    registry.register("look_around", look_around)
-    suspect = (await client.enqueue_many([JobRequest("look_around")]))[0]
-    victim = await start_worker(client.job_store)
-    await victim.take_one()
-    await client.job_store.reap_workers(DeathCertificate(victim.identity, {"signal": "SIGKILL"}))
-    others = await client.enqueue_many([JobRequest("look_around")] * 20)
-    async with running_worker(settings, registry):
-        await all_done(client.job_store, [suspect, *others])
-    assert company[suspect.id] == 1
-    assert max(company.values()) > 1
-    await assert_nothing_in_hand(client.job_store)
 
 
 async def test_a_handler_that_ignores_its_timeout_does_not_keep_its_job(

@@ -1,7 +1,6 @@
 """Signs of life: the health record, the registries it feeds, and the lease behind it."""
 
 import asyncio
-import json
 import random
 import time
 from contextlib import aclosing
@@ -53,14 +52,7 @@ async def test_the_health_record_tells_who_does_what(settings: RRQSettings, stor
         assert abs(moment - datetime.now(UTC)) < timedelta(seconds=60)
 
 
-async def test_the_health_record_is_plain_json_in_its_0_7_key(settings: RRQSettings, store: JobStore) -> None:
-    worker = RRQWorker(settings, JobRegistry(), worker_id="w1")
-    async with running(worker):
-        raw: Any = await eventually(lambda: store.redis.get("rrq:health:worker:w1"))
-        assert json.loads(raw)["worker_id"] == "w1"
-
-
-@pytest.mark.parametrize(("interval_seconds", "ttl_seconds"), [(60, 70), (2.5, 12), (120, 130)])
+@pytest.mark.parametrize(("interval_seconds", "ttl_seconds"), [(60, 70), (2.5, 12)])
 async def test_the_record_lives_ten_seconds_longer_than_its_interval(
     settings: RRQSettings, store: JobStore, interval_seconds: float, ttl_seconds: int
 ) -> None:
@@ -115,18 +107,6 @@ async def test_a_lone_worker_that_renews_as_rarely_as_it_may_recovers_jobs(
         await asyncio.wait_for(ran.wait(), 20)
 
 
-async def test_many_workers_report_side_by_side(settings: RRQSettings, store: JobStore) -> None:
-    workers = [RRQWorker(settings, JobRegistry()) for _ in range(4)]
-    async with running(*workers):
-        await eventually(lambda: count_records(store, 4))
-        assert sorted(await store.get_active_workers()) == sorted(worker.worker_id for worker in workers)
-    assert await store.redis.keys("rrq:health:worker:*") == []
-
-
-async def count_records(store: JobStore, expected: int) -> bool:
-    return len(await store.redis.keys("rrq:health:worker:*")) == expected
-
-
 async def test_the_registries_and_the_event_stream_are_fed(settings: RRQSettings, store: JobStore) -> None:
     worker = RRQWorker(settings, JobRegistry(), queues=["emails", "slow"])
     async with running(worker):
@@ -173,7 +153,7 @@ async def test_the_record_stays_while_the_worker_drains(
     worker._request_shutdown()
 
     ends_at = await lease_end_ms(store, worker.worker_id)
-    await stays_true(lambda: health_of(store, worker), 1, "the record was gone before the jobs")
+    await stays_true(lambda: health_of(store, worker), 0.4, "the record was gone before the jobs")
 
     async def is_renewed() -> bool:
         return await lease_end_ms(store, worker.worker_id) > ends_at
@@ -237,14 +217,14 @@ async def test_a_lease_keeper_can_be_stopped_at_any_moment_of_its_start(
 ) -> None:
     monkeypatch.setattr("rrq.heartbeat._JOIN_SECONDS", 60.0)  # how long one takes that does not hear of it
     slow_stops: list[float] = []
-    for step in range(100):
+    for step in range(25):
         beat = Beat(WorkerIdentity(f"w{step}", "incarnation"), 1, ["q"], {}, 60, is_registration=True)
         keeper = LeaseKeeper(
             lambda: settings, partial(copy, beat), lambda _beat, _renewal: None, random.uniform
         )
         keeper.start()
         # Through all that happens in the first ten milliseconds: connecting, beating, listening.
-        start_seconds = step / 10_000
+        start_seconds = step / 2_500
         await asyncio.sleep(start_seconds)
         before = time.monotonic()
         await keeper.stop()
@@ -263,20 +243,3 @@ async def test_a_heartbeat_that_fails_is_tried_again(own_redis: EmbeddedRedis) -
             own_redis.kill()
             own_redis.start()
             await eventually(lambda: health_of(store, worker), 20, "no health record after the restart")
-
-
-@pytest.mark.parametrize("key", ["rrq:active:workers", "rrq:active:queues", "rrq:monitor:events"])
-async def test_a_registry_that_is_spoilt_disturbs_neither_heartbeat_nor_work(
-    settings: RRQSettings, store: JobStore, client: RRQClient, key: str
-) -> None:
-    ran: list[str] = []
-
-    async def work(context: dict[str, Any]) -> None:
-        ran.append(context["job_id"])
-
-    registry = JobRegistry()
-    registry.register("work", work)
-    await store.redis.set(key, "something else")
-    await client.enqueue("work")
-    async with running(RRQWorker(settings, registry)):
-        await eventually(lambda: ran, message="no work because of a key that only onlookers read")

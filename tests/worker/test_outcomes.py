@@ -168,34 +168,28 @@ def circular() -> dict[str, Any]:
     return ring
 
 
-@pytest.mark.parametrize(
-    ("make_result", "stored"),
-    [
-        (lambda: None, None),
-        (
-            lambda: Receipt(paid=1.5, at=datetime(2024, 1, 1, tzinfo=UTC)),
-            {"paid": 1.5, "at": "2024-01-01T00:00:00Z"},
-        ),
-        (Opaque, "opaque thing"),
-        (lambda: [b"bytes", {1}], ["b'bytes'", "{1}"]),
-        (circular, "<Unserializable Result: dict>"),
-        (Broken, "<Unserializable Result: Broken>"),
-        (lambda: {(1, 2): 3}, "<Unserializable Result: dict>"),
-        (lambda: "lone \udcff", "lone \udcff"),
-    ],
-    ids=["none", "model", "object", "inside", "circular", "broken", "odd-key", "surrogate"],
-)
-async def test_a_finished_job_stays_finished_whatever_it_returns(
-    bench: Bench, make_result: Callable[[], Any], stored: Any
-) -> None:
-    async def work(context: dict[str, Any]) -> Any:
-        return make_result()
+async def test_a_finished_job_stays_finished_whatever_it_returns(bench: Bench) -> None:
+    results: list[tuple[Any, Any]] = [
+        (None, None),
+        (Receipt(paid=1.5, at=datetime(2024, 1, 1, tzinfo=UTC)), {"paid": 1.5, "at": "2024-01-01T00:00:00Z"}),
+        (Opaque(), "opaque thing"),
+        ([b"bytes", {1}], ["b'bytes'", "{1}"]),
+        (circular(), "<Unserializable Result: dict>"),
+        (Broken(), "<Unserializable Result: Broken>"),
+        ({(1, 2): 3}, "<Unserializable Result: dict>"),
+        ("lone \udcff", "lone \udcff"),
+    ]
 
-    job = await bench.run(work)
+    async def work(context: dict[str, Any], number: int) -> Any:
+        return results[number][0]
 
-    fields = await bench.fields(job)
-    assert fields["status"] == "COMPLETED"
-    assert json.loads(fields["result"]) == stored
+    bench.registry.register("work", work)
+    jobs = [await bench.enqueue(number=number) for number in range(len(results))]
+    await bench.run_again()
+
+    for job, (result, stored) in zip(jobs, results, strict=True):
+        fields = await bench.fields(job)
+        assert (fields["status"], json.loads(fields["result"])) == ("COMPLETED", stored), type(result)
 
 
 # Arguments and context
@@ -223,23 +217,6 @@ async def test_the_handler_gets_its_context_and_its_arguments(bench: Bench) -> N
     assert context["worker_id"] == worker.worker_id
     assert context["queue_name"] == "emails"
     assert context["rrq_client"] is worker.client
-
-
-async def test_the_attempt_number_grows(bench: Bench) -> None:
-    bench.settings.base_retry_delay_seconds = 0.01
-    tries: list[int] = []
-
-    async def work(context: dict[str, Any]) -> None:
-        tries.append(context["job_try"])
-        if len(tries) < 3:
-            raise RuntimeError("again")
-
-    bench.registry.register("work", work)
-    await bench.enqueue()
-    async with running(RRQWorker(bench.settings, bench.registry)):
-        await eventually(lambda: len(tries) == 3)
-
-    assert tries == [1, 2, 3]
 
 
 # Failure and retry
@@ -349,15 +326,6 @@ async def test_asking_to_be_retried_counts_like_a_failure(bench: Bench) -> None:
     await bench.expect_dead(job, "Job requested retry", attempts=2)
 
 
-async def test_an_error_without_text_is_retried_too(bench: Bench) -> None:
-    async def work(context: dict[str, Any]) -> None:
-        raise RuntimeError
-
-    job = await bench.run(work)
-
-    await bench.expect_retry(job, "", 60)
-
-
 async def test_an_error_whose_text_cannot_be_stored_is_retried_too(bench: Bench) -> None:
     async def work(context: dict[str, Any]) -> None:
         raise RuntimeError("file \udcff is gone")
@@ -382,20 +350,6 @@ async def test_an_error_that_cannot_be_printed_still_ends_the_attempt(bench: Ben
 
     assert (await bench.fields(job))["status"] in ("RETRYING", "FAILED")
     await bench.expect_let_go(job)
-
-
-async def test_a_failure_in_a_task_group_is_a_failure(bench: Bench) -> None:
-    async def inner() -> None:
-        raise ValueError("inside")
-
-    async def work(context: dict[str, Any]) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(inner())
-            group.create_task(asyncio.sleep(60))
-
-    job = await bench.run(work, _max_retries=1)
-
-    assert (await bench.fields(job))["status"] == "FAILED"
 
 
 async def test_the_wrong_arguments_are_a_failure(bench: Bench) -> None:
@@ -473,32 +427,7 @@ async def test_a_job_without_a_timeout_takes_that_of_the_worker(bench: Bench) ->
     assert (await read_hash(bench.store, "j1"))["last_error"] == "Job timed out after 0.2s."
 
 
-async def test_a_handler_may_use_timeouts_of_its_own(bench: Bench) -> None:
-    async def work(context: dict[str, Any]) -> str:
-        try:
-            async with asyncio.timeout(0.05):
-                await asyncio.Event().wait()
-        except TimeoutError:
-            return "gave up waiting"
-        return "never"
-
-    job = await bench.run(work, _job_timeout_seconds=30)
-
-    assert json.loads((await bench.fields(job))["result"]) == "gave up waiting"
-
-
 # What no attempt can mend
-
-
-async def test_a_job_without_a_handler_is_dead_when_patience_is_over(bench: Bench) -> None:
-    bench.settings.unknown_function_patience_seconds = 0
-    job = await bench.client.enqueue("unheard-of", _unique_key="once")
-    assert job is not None
-
-    await run_burst(bench.settings, bench.registry)
-
-    await bench.expect_dead(job, "No handler registered for function 'unheard-of'")
-    assert await bench.store.get_unique_lock_holder("once") is None
 
 
 async def test_an_error_in_the_engine_is_told_as_such(bench: Bench) -> None:
@@ -638,17 +567,6 @@ async def test_a_handler_that_raises_cancelled_error_itself_has_failed(bench: Be
     assert "CancelledError" in fields["last_error"]
 
 
-async def test_a_handler_that_awaits_a_cancelled_task_has_failed(bench: Bench) -> None:
-    async def work(context: dict[str, Any]) -> None:
-        task = asyncio.create_task(asyncio.sleep(60))
-        task.cancel()
-        await task
-
-    job = await bench.run(work, _max_retries=1)
-
-    assert (await bench.fields(job))["status"] == "FAILED"
-
-
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_sys_exit_in_a_handler_fails_the_job_and_not_its_neighbours(bench: Bench, kind: str) -> None:
     finished: list[str] = []
@@ -734,15 +652,6 @@ async def test_plain_functions_keep_to_their_own_limit(bench: Bench) -> None:
     assert most == 2
 
 
-async def test_a_failure_of_a_plain_function_is_retried(bench: Bench) -> None:
-    def work(context: dict[str, Any]) -> None:
-        raise ValueError("bad address")
-
-    job = await bench.run(work)
-
-    await bench.expect_retry(job, "bad address", 60)
-
-
 async def test_an_iterator_that_ends_inside_a_plain_function_is_a_failure_like_any_other(
     bench: Bench,
 ) -> None:
@@ -782,71 +691,10 @@ async def is_dead(bench: Bench, job: Job) -> bool:
     return fields["status"] == "FAILED" and fields["result"] == "null"
 
 
-async def test_context_variables_reach_a_plain_function(bench: Bench) -> None:
-    def work(context: dict[str, Any]) -> list[str]:
-        return sorted(context)
-
-    job = await bench.run(work)
-
-    assert json.loads((await bench.fields(job))["result"]) == [
-        "enqueue_time",
-        "job_id",
-        "job_try",
-        "queue_name",
-        "rrq_client",
-        "settings",
-        "worker_id",
-    ]
-
-
-# Unique locks over the life of a job
-
-
-async def test_a_unique_lock_is_held_while_the_job_runs_and_freed_by_its_success(bench: Bench) -> None:
-    holders: list[str | None] = []
-
-    async def work(context: dict[str, Any]) -> None:
-        holders.append(await bench.store.get_unique_lock_holder("once"))
-
-    job = await bench.run(work, _unique_key="once")
-
-    assert holders == [job.id]
-    assert await bench.store.get_unique_lock_holder("once") is None
-
-
-async def test_a_unique_lock_is_kept_through_retries_and_freed_by_death(bench: Bench) -> None:
-    async def work(context: dict[str, Any]) -> None:
-        raise ValueError("bad address")
-
-    job = await bench.run(work, _unique_key="once", _max_retries=2)
-    assert await bench.store.get_unique_lock_holder("once") == job.id
-
-    await bench.store.add_job_to_queue("default", job.id, 1.0)
-    await run_burst(bench.settings, bench.registry)
-
-    await bench.expect_dead(job, "bad address", attempts=2)
-    assert await bench.store.get_unique_lock_holder("once") is None
-
-
-async def test_a_deferred_duplicate_does_not_free_the_lock_of_the_owner(bench: Bench) -> None:
-    async def work(context: dict[str, Any]) -> None: ...
-
-    bench.registry.register("work", work)
-    owner = await bench.enqueue(_unique_key="once", _defer_by=500)
-    duplicate = await bench.enqueue(_unique_key="once")
-    await bench.store.add_job_to_queue("default", duplicate.id, 1.0)
-
-    await run_burst(bench.settings, bench.registry)
-
-    assert (await bench.fields(duplicate))["status"] == "COMPLETED"
-    assert await bench.store.get_unique_lock_holder("once") == owner.id
-
-
 # Odd data must cost its own job only
 
 
-async def run_beside_good_jobs(bench: Bench, prepare: Callable[[], Any]) -> None:
-    """Run a job prepared by `prepare` together with ordinary ones, which must all be stored."""
+async def test_odd_jobs_do_not_keep_others_from_being_stored(bench: Bench) -> None:
     bench.settings.worker_shutdown_grace_period_seconds = 0.1
 
     async def work(context: dict[str, Any]) -> None: ...
@@ -856,7 +704,20 @@ async def run_beside_good_jobs(bench: Bench, prepare: Callable[[], Any]) -> None
 
     bench.registry.register("work", work)
     bench.registry.register("bad", bad)
-    await prepare()
+    redis = bench.store.redis
+    await redis.set(DLQ, "no list")
+    await redis.set("rrq:queue:odd", "no queue")
+    await redis.set("rrq:events:job:awaited", "no stream")
+    await bench.client.enqueue("bad", _max_retries=1)
+    await bench.client.enqueue("work", _job_id="awaited")
+    await redis.hset("rrq:job:awaited", "waited_for", "1")
+    for job in (
+        Job(id="kept too long", function_name="work", result_ttl_seconds=10**17),
+        Job(id="retried nowhere", function_name="bad", queue_name="odd"),
+        Job(id="tried too often", function_name="bad", current_retries=2**63 - 1, max_retries=1),
+    ):
+        await bench.store.save_job_definition(job)
+        await bench.store.add_job_to_queue("default", job.id, 1.0)
     good = [await bench.enqueue() for _ in range(5)]
     worker = RRQWorker(bench.settings, bench.registry)
     async with running(worker):
@@ -866,52 +727,6 @@ async def run_beside_good_jobs(bench: Bench, prepare: Callable[[], Any]) -> None
             assert result.status is JobStatus.COMPLETED
         late = await bench.enqueue()
         assert await bench.client.wait_for_completion(late.id, timeout_seconds=20) is not None
-
-
-async def test_a_dead_letter_list_that_is_no_list_does_not_keep_others_from_being_stored(
-    bench: Bench,
-) -> None:
-    async def prepare() -> None:
-        await bench.store.redis.set(DLQ, "no list")
-        await bench.client.enqueue("bad", _max_retries=1)
-
-    await run_beside_good_jobs(bench, prepare)
-
-
-async def test_a_result_time_beyond_the_calendar_does_not_keep_others_from_being_stored(bench: Bench) -> None:
-    async def prepare() -> None:
-        job = Job(id="j1", function_name="work", result_ttl_seconds=10**17)
-        await bench.store.save_job_definition(job)
-        await bench.store.add_job_to_queue("default", "j1", 1.0)
-
-    await run_beside_good_jobs(bench, prepare)
-
-
-async def test_a_retry_queue_that_is_no_queue_does_not_keep_others_from_being_stored(bench: Bench) -> None:
-    async def prepare() -> None:
-        await bench.store.redis.set("rrq:queue:odd", "no queue")
-        await bench.store.save_job_definition(Job(id="j1", function_name="bad", queue_name="odd"))
-        await bench.store.add_job_to_queue("default", "j1", 1.0)
-
-    await run_beside_good_jobs(bench, prepare)
-
-
-async def test_a_retry_count_at_its_limit_does_not_keep_others_from_being_stored(bench: Bench) -> None:
-    async def prepare() -> None:
-        job = Job(id="j1", function_name="bad", current_retries=2**63 - 1, max_retries=1)
-        await bench.store.save_job_definition(job)
-        await bench.store.add_job_to_queue("default", "j1", 1.0)
-
-    await run_beside_good_jobs(bench, prepare)
-
-
-async def test_an_event_stream_that_is_no_stream_does_not_keep_others_from_being_stored(bench: Bench) -> None:
-    async def prepare() -> None:
-        await bench.store.redis.set("rrq:events:job:j1", "no stream")
-        await bench.client.enqueue("work", _job_id="j1")
-        await bench.store.redis.hset("rrq:job:j1", "waited_for", "1")
-
-    await run_beside_good_jobs(bench, prepare)
 
 
 async def test_a_fractional_result_time_in_the_settings_does_not_keep_jobs_from_being_stored(

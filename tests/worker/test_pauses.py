@@ -88,11 +88,6 @@ async def test_the_workers_of_a_paused_pool_claim_nothing(store: JobStore) -> No
     assert ids(await outside.take()) == ["1"]
 
 
-async def test_resuming_what_is_not_paused_changes_nothing(store: JobStore) -> None:
-    assert not await store.set_pause("queue:default", None, "ada")
-    assert await store.read_audit() == []
-
-
 @pytest.mark.parametrize("target", ["default", "queue:", "job:1", "pool:emails", ""])
 async def test_what_cannot_be_paused_is_named(store: JobStore, target: str) -> None:
     with pytest.raises(InvalidLimit):

@@ -25,7 +25,6 @@ from queue_steps import (
     unknown_function,
 )
 from rrq.exc import BurstFailed
-from rrq.flow import Limit
 from rrq.messages import Verdict
 from rrq.missing_functions import count_workers, describe_missing
 from rrq.registry import JobRegistry
@@ -131,35 +130,12 @@ async def test_job_is_put_off_by_a_quarter_of_its_wait_from_a_second_to_a_minute
     assert 0 <= due_ms - before_ms - delay_seconds * 1000 < 500
 
 
-async def test_job_that_is_put_off_leaves_nothing_in_hand_and_counts_no_attempt(store: JobStore) -> None:
-    limits = {"function:greet": Limit(concurrency=1)}
-    await store.publish_limits("test", limits)
-    worker = await start_worker(store)
-    await enqueue(store, "1", function_name="greet")
-    job = await worker.take_one()
-    await worker.finish(unknown_function(job))
-    assert await worker.in_hand() == set()
-    assert await store.get_job_lock_owner("1") is None
-    assert await ask(store, "EXISTS", store.keys.slots_key("f:greet")) == 0
-    fields = await job_fields(store, "1")
-    assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
-    assert await worker.finish(unknown_function(job)) == [Verdict.FENCED]
-
-
 async def test_sleeping_worker_is_told_of_the_new_due_time(store: JobStore, worker: SteppedWorker) -> None:
     await enqueue(store, "1")
     job = await worker.take_one()
     await (await start_worker(store, "sleeper")).claim(wait_ms=60_000)
     await worker.finish(unknown_function(job))
     assert await tokens(store) == 1
-
-
-async def test_cancelled_job_is_not_put_off(store: JobStore, worker: SteppedWorker) -> None:
-    await enqueue(store, "1")
-    job = await worker.take_one()
-    await store.cancel_job("1")
-    assert await worker.finish(unknown_function(job)) == [Verdict.CANCELLED_INSTEAD]
-    assert (await job_fields(store, "1"))["status"] == "CANCELLED"
 
 
 async def test_story_of_a_job_tells_once_that_it_was_put_off(store: JobStore, worker: SteppedWorker) -> None:
