@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from rrq.client import RRQClient
 from rrq.cron import CronJob
 from rrq.embedded import EmbeddedRedis
 from rrq.job import Job
-from rrq.messages import CronVerdict
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -81,28 +79,6 @@ async def test_a_tick_becomes_one_job_in_the_whole_fleet(settings: RRQSettings, 
     await fleet.close()
 
 
-async def test_each_tick_of_an_entry_fires(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 3, {"schedule": YEARLY})
-    for minutes_ago in (4, 3, 2):
-        fleet.come_due(past_tick(minutes_ago))
-        await fleet.tick()
-
-    assert len(await queued_jobs(store)) == 3
-    await fleet.close()
-
-
-async def test_an_older_tick_does_not_fire_after_a_newer_one(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 2, {})
-    fleet.workers[0].cron_jobs[0].next_run_time = past_tick(1)
-    fleet.workers[1].cron_jobs[0].next_run_time = past_tick(7)
-
-    await fleet.workers[0]._maybe_enqueue_cron_jobs()
-    await fleet.workers[1]._maybe_enqueue_cron_jobs()
-
-    assert len(await queued_jobs(store)) == 1
-    await fleet.close()
-
-
 async def test_entries_that_differ_are_independent(settings: RRQSettings, store: JobStore) -> None:
     fleet = Fleet(
         settings,
@@ -135,28 +111,6 @@ async def test_the_same_entry_spelled_differently_is_one_entry(
     await fleet.tick()
 
     assert len(await queued_jobs(store)) == 1
-    await fleet.close()
-
-
-async def test_entries_that_are_not_due_are_left_alone(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 2, {})
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    fleet.come_due(tomorrow)
-
-    await fleet.tick()
-
-    assert await queued_jobs(store) == []
-    assert fleet.workers[0].cron_jobs[0].next_run_time == tomorrow
-    await fleet.close()
-
-
-async def test_an_entry_never_scheduled_is_scheduled_first(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 1, {})
-
-    await fleet.tick()
-
-    assert await queued_jobs(store) == []
-    assert fleet.workers[0].cron_jobs[0].next_run_time is not None
     await fleet.close()
 
 
@@ -237,95 +191,6 @@ async def test_a_unique_entry_is_skipped_while_its_job_is_unfinished(
     await fleet.tick()
     assert len(await queued_jobs(store)) == 2
     await fleet.close()
-
-
-async def test_a_skipped_tick_does_not_fire_later(settings: RRQSettings, store: JobStore) -> None:
-    fleet = Fleet(settings, 2, {"unique": True})
-    await store.acquire_unique_job_lock("cron:tick", "somebody", 60)
-    fleet.come_due(past_tick())
-    await fleet.workers[0]._maybe_enqueue_cron_jobs()
-
-    await store.release_unique_job_lock("cron:tick")
-    await fleet.workers[1]._maybe_enqueue_cron_jobs()
-
-    assert await queued_jobs(store) == []
-    await fleet.close()
-
-
-async def test_two_unique_entries_of_one_function_share_its_lock(
-    settings: RRQSettings, store: JobStore
-) -> None:
-    fleet = Fleet(settings, 1, {"unique": True, "args": [1]}, {"unique": True, "args": [2]})
-    fleet.come_due(past_tick())
-
-    await fleet.tick()
-
-    assert len(await queued_jobs(store)) == 1
-    await fleet.close()
-
-
-# Clocks
-
-
-class OffClock(JobStore):
-    """A worker whose idea of the time is wrong."""
-
-    off_by = timedelta(0)
-
-    async def read_time(self) -> datetime:
-        return await super().read_time() + self.off_by
-
-
-async def test_a_worker_whose_clock_is_ahead_fires_nothing_early(
-    settings: RRQSettings, store: JobStore
-) -> None:
-    fleet = Fleet(settings, 2, {})
-    fast = OffClock(settings)
-    fast.off_by = timedelta(hours=1)
-    await fleet.workers[0].job_store.aclose()
-    fleet.workers[0].job_store = fast
-    fleet.workers[0].client = RRQClient(settings, job_store=fast)
-    fleet.come_due(past_tick(-5))
-
-    await fleet.tick()
-    assert await queued_jobs(store) == []
-
-    fleet.workers[1].cron_jobs[0].next_run_time = past_tick()
-    await fleet.tick()
-    assert len(await queued_jobs(store)) == 1, "the early worker must not have used up the tick"
-    await fleet.close()
-
-
-async def test_a_worker_whose_clock_is_behind_fires_nothing_twice(
-    settings: RRQSettings, store: JobStore
-) -> None:
-    fleet = Fleet(settings, 2, {"schedule": YEARLY})
-    slow = OffClock(settings)
-    slow.off_by = -timedelta(hours=1)
-    await fleet.workers[0].job_store.aclose()
-    fleet.workers[0].job_store = slow
-    fleet.workers[0].client = RRQClient(settings, job_store=slow)
-    fleet.come_due(past_tick())
-    await fleet.tick()
-    assert len(await queued_jobs(store)) == 1
-
-    fleet.workers[0].cron_jobs[0].next_run_time = past_tick(61)
-    await fleet.tick()
-
-    assert len(await queued_jobs(store)) == 1
-    await fleet.close()
-
-
-async def test_the_answers_to_firing_a_tick(client: RRQClient) -> None:
-    cron_job = entry(unique=True)
-    assert await client.enqueue_cron(cron_job) is CronVerdict.AHEAD
-    cron_job.next_run_time = past_tick(-2)
-    assert await client.enqueue_cron(cron_job) is CronVerdict.AHEAD
-    cron_job.next_run_time = past_tick(2)
-    assert await client.enqueue_cron(cron_job) is CronVerdict.FIRED
-    assert await client.enqueue_cron(cron_job) is CronVerdict.ALREADY_FIRED
-    cron_job.next_run_time = past_tick(1)
-    assert await client.enqueue_cron(cron_job) is CronVerdict.LOCKED
 
 
 # Trouble
@@ -446,10 +311,3 @@ async def test_the_loop_advances_the_entries_of_the_caller(settings: RRQSettings
         assert worker._cron_task is not None
     assert cron_job.next_run_time is not None
     assert cron_job.next_run_time > datetime.now(UTC) - timedelta(seconds=61)
-
-
-async def test_a_worker_without_entries_has_no_cron_task(settings: RRQSettings) -> None:
-    worker = RRQWorker(settings, JobRegistry())
-    async with running(worker):
-        await eventually(lambda: worker.status == "polling")
-        assert worker._cron_task is None

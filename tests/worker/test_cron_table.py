@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ledger import Ledger
 from queue_steps import all_keys, ask, now_ms
 from rrq import scheduler
 from rrq.client import RRQClient
@@ -23,13 +22,11 @@ from rrq.scheduler import CronTracker, fire_due
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.worker import RRQWorker
-from running import run_burst, running, stays_true
+from running import run_burst, running
 from waiting import eventually
-from worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rrq.embedded import EmbeddedRedis
     from rrq.job import Job
@@ -108,22 +105,11 @@ async def test_a_published_table_reads_back_as_it_was(store: JobStore) -> None:
     assert table.renewed_at_ms == table.published_at_ms
 
 
-async def test_without_any_table_there_is_nothing_to_read(store: JobStore) -> None:
-    assert await store.read_cron_tables() == ()
-
-
 async def test_the_order_of_the_queues_does_not_make_another_group(store: JobStore) -> None:
     await publish(store, entry(function_name="old"), queues=("a", "b"))
     await publish(store, entry(function_name="new"), queues=("b", "a", "b"))
 
     assert await published(store) == ["new"]
-
-
-async def test_groups_keep_tables_of_their_own(store: JobStore) -> None:
-    await publish(store, entry(function_name="mail"), queues=("mails",))
-    await publish(store, entry(function_name="report"), queues=("reports",))
-
-    assert sorted(await published(store)) == ["mail", "report"]
 
 
 async def test_a_process_that_started_later_replaces_the_table(store: JobStore) -> None:
@@ -168,14 +154,6 @@ async def test_a_clock_that_was_set_back_does_not_freeze_the_table(store: JobSto
     assert await published(store) == ["after"]
 
 
-async def test_a_removed_entry_is_gone_with_the_next_table(store: JobStore) -> None:
-    start_ms = await now_ms(store)
-    await publish(store, entry(), entry(function_name="dropped"), started_ms=start_ms)
-    await publish(store, entry(), started_ms=start_ms)
-
-    assert await published(store) == ["tick"]
-
-
 async def test_a_deployment_without_entries_withdraws_the_table_for_good(store: JobStore) -> None:
     start_ms = await now_ms(store)
     await publish(store, entry(), started_ms=start_ms - 5000)
@@ -189,15 +167,6 @@ async def test_a_deployment_without_entries_withdraws_the_table_for_good(store: 
 async def test_a_group_that_never_had_entries_leaves_no_trace(store: JobStore) -> None:
     assert await publish(store) is PublishCode.NOTHING_TO_WITHDRAW
     assert await all_keys(store) == set()
-
-
-async def test_what_a_foreign_hand_put_in_place_of_a_table_is_replaced(store: JobStore) -> None:
-    await ask(store, "SET", store.keys.cron_table_key(GROUP), "text")
-    await ask(store, "SET", store.keys.cron_tables, "text")
-
-    await publish(store, entry())
-
-    assert await published(store) == ["tick"]
 
 
 # Expiry
@@ -221,62 +190,7 @@ async def test_a_yearly_entry_keeps_its_table_until_its_day(store: JobStore) -> 
     assert await ask(store, "TTL", store.keys.cron_tables) == pytest.approx(ttl_seconds, abs=5)
 
 
-async def test_an_empty_table_is_kept_only_for_an_hour(store: JobStore) -> None:
-    await publish(store, entry())
-    await publish(store)
-
-    assert 0 < await ask(store, "TTL", store.keys.cron_table_key(GROUP)) <= 3600
-    assert 0 < await ask(store, "TTL", store.keys.cron_tables) <= 3600
-
-
-async def test_ended_tables_leave_the_index(store: JobStore) -> None:
-    await ask(store, "ZADD", store.keys.cron_tables, await now_ms(store) - 1, "ended")
-
-    await publish(store, entry())
-
-    assert await ask(store, "ZRANGE", store.keys.cron_tables, 0, -1) == [GROUP.encode()]
-
-
 # Reading
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "{",
-        "7",
-        "null",
-        "{}",
-        '{"queues": 1, "entries": []}',
-        '{"queues": [], "entries": 1}',
-        "[" * 100_000,
-        b"\xff",
-    ],
-)
-async def test_a_table_that_cannot_be_read_does_not_hide_the_others(
-    store: JobStore, caplog: pytest.LogCaptureFixture, broken: str | bytes
-) -> None:
-    await publish(store, entry())
-    await publish(store, entry(function_name="other"), queues=("other",))
-    await ask(store, "HSET", store.keys.cron_table_key(GROUP), "table", broken)
-
-    for _ in range(3):
-        assert await published(store) == ["other"]
-
-    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(errors) == 1, "told once, not with every look"
-    assert store.keys.cron_table_key(GROUP) == errors[0].__dict__["key"]
-
-
-async def test_a_key_of_another_type_does_not_hide_the_tables(
-    store: JobStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    await publish(store, entry())
-    await publish(store, entry(function_name="other"), queues=("other",))
-    await ask(store, "SET", store.keys.cron_table_key(GROUP), "text")
-
-    assert await published(store) == ["other"]
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 async def test_an_entry_that_cannot_be_read_does_not_hide_its_neighbours(
@@ -349,16 +263,6 @@ async def test_a_reader_takes_a_bounded_number_of_entries_whatever_lies_in_redis
     }
 
 
-async def test_tables_of_two_prefixes_do_not_meet(settings: RRQSettings, store: JobStore) -> None:
-    shop_settings = settings.model_copy(update={"key_prefix": "{shop}:"})
-    async with aclosing(JobStore(shop_settings)) as shop:
-        await publish(shop, entry(function_name="of the shop"))
-        await publish(store, entry())
-
-        assert await published(shop) == ["of the shop"]
-        assert await published(store) == ["tick"]
-
-
 # Workers
 
 
@@ -390,24 +294,6 @@ async def test_a_starting_worker_publishes_what_its_settings_make_of_the_entries
     assert settings.cron_jobs[0].queue_name is None, "the entry of the application stays as it is"
 
 
-async def test_a_real_worker_process_publishes_its_table(
-    redis_dsn: str, store: JobStore, tmp_path: Path
-) -> None:
-    cron_jobs = [{"function_name": "note", "schedule": "0 3 * * *"}]
-    with WorkerProcess(redis_dsn, Ledger(tmp_path / "ledger"), cron_jobs=cron_jobs):
-        await eventually(store.read_cron_tables, 30)
-
-    assert await published(store) == ["note"], "and leaves it behind when it ends"
-
-
-async def test_a_burst_publishes_its_table(settings: RRQSettings, store: JobStore) -> None:
-    settings.cron_jobs = [entry(schedule="0 3 * * *")]
-
-    await run_burst(settings, JobRegistry())
-
-    assert await published(store) == ["tick"]
-
-
 @pytest.mark.usefixtures("quick_rounds")
 async def test_a_worker_renews_its_table(settings: RRQSettings, store: JobStore) -> None:
     settings.cron_jobs = [entry()]
@@ -424,42 +310,6 @@ async def test_a_worker_renews_its_table(settings: RRQSettings, store: JobStore)
         await ask(store, "FLUSHDB")
         (again,) = await eventually(store.read_cron_tables)
         assert again.published_at_ms == first.published_at_ms
-
-
-@pytest.mark.usefixtures("quick_rounds")
-async def test_in_a_rolling_update_the_table_of_the_new_worker_stays(
-    settings: RRQSettings, store: JobStore
-) -> None:
-    old = RRQWorker(settings, JobRegistry())
-    old.cron_jobs = [entry(), entry(function_name="dropped")]
-    new = RRQWorker(settings, JobRegistry())
-    new.cron_jobs = [entry()]
-
-    async def only_new() -> bool:
-        return await published(store) == ["tick"]
-
-    async with running(old):
-        await eventually(store.read_cron_tables)
-        async with running(new):
-            await eventually(only_new)
-            await stays_true(only_new, 0.3)
-
-
-@pytest.mark.usefixtures("quick_rounds")
-async def test_a_worker_without_entries_withdraws_the_table_of_the_deployment_before(
-    settings: RRQSettings, store: JobStore
-) -> None:
-    old = RRQWorker(settings, JobRegistry())
-    old.cron_jobs = [entry()]
-
-    async def nothing() -> bool:
-        return await published(store) == []
-
-    async with running(old):
-        await eventually(store.read_cron_tables)
-        async with running(RRQWorker(settings, JobRegistry())):
-            await eventually(nothing)
-            await stays_true(nothing, 0.3)
 
 
 @pytest.mark.usefixtures("quick_rounds")
@@ -538,8 +388,7 @@ async def test_an_operator_fires_what_falls_due_as_the_application_would_have(
     assert 50 <= await ask(store, "TTL", store.keys.unique_lock_key("cron:tick")) <= 60
 
 
-@pytest.mark.parametrize("default_queue", ["rrq:queue:default", "slow"])
-@pytest.mark.parametrize("prefix", ["rrq:", "{shop}:"])
+@pytest.mark.parametrize(("default_queue", "prefix"), [("rrq:queue:default", "rrq:"), ("slow", "{shop}:")])
 async def test_a_tick_is_fired_once_by_workers_and_operator_together(
     redis_dsn: str, default_queue: str, prefix: str
 ) -> None:
@@ -580,20 +429,6 @@ async def test_applications_with_other_defaults_do_not_take_each_others_ticks(
             assert await fire_due(client, [cron_job], datetime.now(UTC)) == [cron_job]
 
     assert len(await queued_jobs(store, "a")) == len(await queued_jobs(store, "b")) == 1
-
-
-async def test_a_unique_entry_is_skipped_by_the_operator_while_its_job_is_unfinished(
-    client: RRQClient, store: JobStore
-) -> None:
-    tracker = CronTracker(client)
-    tracker.track([entry(unique=True)])
-    tick = past_tick()
-    await tracker.fire_due(tick - 2 * A_MINUTE)
-
-    assert len(await tracker.fire_due(tick - A_MINUTE)) == 1
-    assert await tracker.fire_due(tick) == []
-
-    assert len(await queued_jobs(store)) == 1
 
 
 async def test_ticks_missed_between_two_looks_fire_once(client: RRQClient, store: JobStore) -> None:
@@ -693,17 +528,6 @@ async def test_an_entry_of_two_tables_counts_as_attended_when_one_has_workers(
     assert tracker.find_next_look() == tick + timedelta(seconds=10)
     assert len(await tracker.fire_due(tick + timedelta(seconds=10))) == 1
     assert len(await queued_jobs(store)) == 1
-
-
-async def test_an_entry_whose_date_never_comes_is_tracked_in_silence(
-    client: RRQClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    tracker = CronTracker(client)
-    tracker.track([entry(schedule="0 0 30 2 *"), entry()])
-    await tracker.fire_due(past_tick(2))
-
-    assert len(await tracker.fire_due(past_tick(1))) == 1
-    assert caplog.records == []
 
 
 async def test_a_tick_for_which_redis_gave_no_answer_stays_due(own_redis: EmbeddedRedis) -> None:

@@ -47,38 +47,6 @@ def test_a_delay_is_never_so_short_that_polling_becomes_a_busy_loop(base: float)
         assert delay >= 0.001
 
 
-def test_the_mean_delay_is_the_base() -> None:
-    # Three standard errors of a uniform distribution of width 1.
-    assert statistics.fmean(draw_many(seed=1)) == pytest.approx(1.0, abs=3 * 0.2887 / DRAWS**0.5)
-
-
-def test_the_spread_is_that_of_a_uniform_distribution() -> None:
-    draws = draw_many(seed=2)
-
-    assert statistics.stdev(draws) == pytest.approx(1 / 12**0.5, rel=0.02)
-    assert min(draws) < 0.501
-    assert max(draws) > 1.499
-
-
-def test_every_part_of_the_range_is_as_likely_as_any_other() -> None:
-    bins = Counter(int((delay - 0.5) * 10) for delay in draw_many(seed=3))
-    expected = DRAWS / 10
-    chi_squared = sum((bins[number] - expected) ** 2 / expected for number in range(10))
-
-    # The 99.9 % quantile with nine degrees of freedom.
-    assert chi_squared < 27.9
-
-
-def test_delays_of_two_workers_are_not_correlated() -> None:
-    assert abs(statistics.correlation(draw_many(seed=4), draw_many(seed=5))) < 0.03
-
-
-def test_one_delay_says_nothing_about_the_next() -> None:
-    draws = draw_many(seed=6)
-
-    assert abs(statistics.correlation(draws[:-1], draws[1:])) < 0.03
-
-
 def poll_times(seed: int, polls: int) -> list[float]:
     times, now = [], 0.0
     for delay in draw_many(seed, base=0.1, count=polls):
@@ -96,10 +64,3 @@ def test_a_hundred_workers_started_together_do_not_poll_together() -> None:
     assert statistics.fmean(loads) == pytest.approx(10, rel=0.1)
     # Without jitter the peak would be all 100 of them at once.
     assert max(loads) < 30
-
-
-def test_workers_that_fell_into_step_drift_apart_again() -> None:
-    after_one_poll = [poll_times(seed, polls=1)[-1] for seed in range(200)]
-    after_many_polls = [poll_times(seed, polls=50)[-1] for seed in range(200)]
-
-    assert statistics.stdev(after_many_polls) > 4 * statistics.stdev(after_one_poll)
