@@ -192,19 +192,11 @@ async def test_a_job_that_no_replica_confirms_is_queued_and_the_producer_told(
     assert await store.get_queued_job_ids("default") == ["unconfirmed"], "once, although enqueued twice"
 
 
-async def test_a_redis_without_replicas_confirms_nothing(
-    own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
-) -> None:
-    client = connect(open_store(own_redis.dsn, "replica", durability_wait_seconds=0.1))
-    with pytest.raises(NotDurable, match="Check that a replica is connected"):
-        await client.enqueue("greet")
-
-
 async def test_the_producer_of_unconfirmed_jobs_is_told_their_ids(
     own_redis: EmbeddedRedis, open_store: Callable[..., JobStore]
 ) -> None:
     store = open_store(own_redis.dsn, "replica", durability_wait_seconds=0.1)
-    with pytest.raises(NotDurable) as unconfirmed:
+    with pytest.raises(NotDurable, match="Check that a replica is connected") as unconfirmed:
         await connect(store).enqueue_many([JobRequest("greet")] * 3)
     assert set(unconfirmed.value.job_ids) == set(await store.get_queued_job_ids("default"))
     assert len(unconfirmed.value.job_ids) == 3
@@ -346,45 +338,6 @@ async def test_a_job_is_acknowledged_when_the_disk_has_it_and_not_before(
     assert not producer.done()
     await ask(store, "CONFIG", "SET", "appendfsync", "everysec")
     assert await producer is not None
-
-
-async def test_producers_at_once_share_their_waits_for_the_disk(
-    make_newer_redis: Callable[..., EmbeddedRedis], open_store: Callable[..., JobStore]
-) -> None:
-    store = open_store(make_newer_redis(extra_args=NEVER_BY_ITSELF).dsn, "fsync", durability_wait_seconds=30)
-    client = connect(store)
-    # Nothing is confirmed before everybody has come: how busy the machine is must not matter.
-    first = asyncio.create_task(client.enqueue("greet"))
-    await eventually(lambda: _is_waiting(store, "waitaof"), 10)
-    others = [asyncio.create_task(client.enqueue("greet", number)) for number in range(300)]
-    await asyncio.sleep(0)
-    await ask(store, "CONFIG", "SET", "appendfsync", "everysec")
-    jobs = await asyncio.gather(first, *others)
-    assert len({job.id for job in jobs if job is not None}) == 301
-    assert await calls_of(store, "waitaof") in WAITS_OF_MANY
-
-
-async def test_a_job_that_the_disk_does_not_confirm_is_queued_and_the_producer_told(
-    make_newer_redis: Callable[..., EmbeddedRedis], open_store: Callable[..., JobStore]
-) -> None:
-    server = make_newer_redis(extra_args=NEVER_BY_ITSELF)
-    store = open_store(server.dsn, "fsync", durability_wait_seconds=0.2)
-    with pytest.raises(NotDurable, match=r"disk .*within 0\.2 s"):
-        await connect(store).enqueue("greet", _job_id="unconfirmed")
-    assert await store.get_queued_job_ids("default") == ["unconfirmed"]
-
-
-async def test_a_wait_for_the_disk_that_a_fail_over_ends_leaves_the_job_unacknowledged(
-    make_newer_redis: Callable[..., EmbeddedRedis], open_store: Callable[..., JobStore]
-) -> None:
-    server = make_newer_redis(extra_args=NEVER_BY_ITSELF)
-    store = open_store(server.dsn, "fsync", durability_wait_seconds=30)
-    producer = asyncio.create_task(connect(store).enqueue("greet"))
-    await eventually(lambda: store.get_queued_job_ids("default"), 10)
-    # Of nobody: a server that has just copied a master writes its file anew, and refuses to end before it has.
-    await ask(store, "REPLICAOF", "127.0.0.1", 1)
-    with pytest.raises(RedisUnavailable):
-        await producer
 
 
 async def test_a_server_that_hides_its_configuration_is_refused(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_steps import done, enqueue, ids, start_worker
+from queue_steps import done, enqueue, start_worker
 from rrq.flow import Limit
 from rrq.settings import RRQSettings
 
@@ -30,37 +30,30 @@ async def fill(store: JobStore, count: int, *queues: str) -> None:
 async def test_shares_are_those_of_the_weights(store: JobStore, batch: int) -> None:
     store.settings.worker_lease_seconds = LONG_LEASE_SECONDS
     worker = await start_worker(store, queues=QUEUES, weights=(6, 3, 1))
-    await fill(store, 700)
+    await fill(store, 140)
     taken: Counter[str] = Counter()
-    while taken.total() < 1000:
-        jobs = await worker.take(min(batch, 1000 - taken.total()))
+    while taken.total() < 200:
+        jobs = await worker.take(min(batch, 200 - taken.total()))
         taken.update(job.queue_name for job in jobs)
         await worker.finish(*map(done, jobs))
-    for queue, share in zip(QUEUES, (600, 300, 100), strict=True):
-        assert abs(taken[queue] - share) <= 10, taken
+    for queue, share in zip(QUEUES, (120, 60, 20), strict=True):
+        assert abs(taken[queue] - share) <= 2, taken
 
 
-@pytest.mark.slow
-async def test_ten_thousand_jobs_of_four_workers_are_shared_within_five_percent(store: JobStore) -> None:
+async def test_two_thousand_jobs_of_four_workers_are_shared_within_five_percent(store: JobStore) -> None:
     store.settings.worker_lease_seconds = LONG_LEASE_SECONDS
     workers = [
         await start_worker(store, f"worker-{number}", queues=QUEUES, weights=(6, 3, 1)) for number in range(4)
     ]
-    await fill(store, 7_000)
+    await fill(store, 1_400)
     taken: Counter[str] = Counter()
-    while taken.total() < 10_000:
+    while taken.total() < 2_000:
         for number, worker in enumerate(workers):
             jobs = await worker.take(3 + 7 * number)
             taken.update(job.queue_name for job in jobs)
             await worker.finish(*map(done, jobs))
     for queue, share in zip(QUEUES, (0.6, 0.3, 0.1), strict=True):
         assert abs(taken[queue] / taken.total() - share) <= 0.05 * share, taken
-
-
-async def test_without_weights_queues_are_served_in_order(store: JobStore) -> None:
-    worker = await start_worker(store, queues=QUEUES)
-    await fill(store, 3)
-    assert ids(await worker.take(5)) == ["high-0", "high-1", "high-2", "default-0", "default-1"]
 
 
 async def test_what_one_queue_leaves_the_others_take(store: JobStore) -> None:
@@ -82,11 +75,11 @@ async def test_a_queue_that_was_empty_saves_nothing_up(store: JobStore) -> None:
 
 async def test_no_queue_is_passed_over_for_good_by_claims_of_one(store: JobStore) -> None:
     store.settings.worker_lease_seconds = LONG_LEASE_SECONDS
-    worker = await start_worker(store, queues=("heavy", "light"), weights=(1000, 1))
+    worker = await start_worker(store, queues=("heavy", "light"), weights=(100, 1))
     await fill(store, 2, "light")
-    await fill(store, 1500, "heavy")
+    await fill(store, 150, "heavy")
     seen = []
-    for _ in range(1100):
+    for _ in range(110):
         (job,) = await worker.take(1)
         seen.append(job.queue_name)
         await worker.finish(done(job))
