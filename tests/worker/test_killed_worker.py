@@ -17,6 +17,11 @@ from worker_process import WorkerProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+# By the default lease of 15 s jobs are due again 20 s after a kill, 35 s where nobody is left to beat; these are a
+# fifth of that, and some more for a machine on which nobody gets to run at once.
+SHORT_LEASE = {"worker_lease_seconds": 3.0}
+BESIDE_ANOTHER_SECONDS, ALONE_SECONDS, BUSY_MACHINE_SECONDS = 4.0, 7.0, 15.0
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
@@ -47,14 +52,14 @@ async def has_registered(client: RRQClient, process: WorkerProcess) -> bool:
 
 
 @pytest.mark.slow
-async def test_jobs_of_a_killed_worker_are_due_within_20_s_while_another_worker_beats(
+async def test_jobs_of_a_killed_worker_are_due_soon_after_its_lease_while_another_worker_beats(
     client: RRQClient, redis_dsn: str, ledger: Ledger
 ) -> None:
     # The survivor has no free slot: it must sweep although it does not claim.
-    with WorkerProcess(redis_dsn, ledger, worker_concurrency=5) as victim:
+    with WorkerProcess(redis_dsn, ledger, worker_concurrency=5, **SHORT_LEASE) as victim:
         job_ids = await enqueue(client, 5, seconds=300)
         await started(ledger, 5)
-        with WorkerProcess(redis_dsn, ledger, worker_concurrency=1):
+        with WorkerProcess(redis_dsn, ledger, worker_concurrency=1, **SHORT_LEASE):
             blocker = await enqueue(client, 1, seconds=300)
             await started(ledger, 6)
             victim.kill()
@@ -63,8 +68,9 @@ async def test_jobs_of_a_killed_worker_are_due_within_20_s_while_another_worker_
             async def due_again() -> bool:
                 return await store.redis.zcard(store.keys.queue_key("default")) == 5
 
-            # Twenty seconds by themselves, and some for a machine on which nobody gets to run at once.
-            await eventually(due_again, 30, "jobs of the dead worker were not due again")
+            await eventually(
+                due_again, BESIDE_ANOTHER_SECONDS + BUSY_MACHINE_SECONDS, "jobs were not due again"
+            )
             for job_id in job_ids:
                 fields = await store.get_job(job_id)
                 assert fields is not None
@@ -75,17 +81,19 @@ async def test_jobs_of_a_killed_worker_are_due_within_20_s_while_another_worker_
 
 
 @pytest.mark.slow
-async def test_jobs_of_a_lone_killed_worker_are_due_within_35_s_of_its_successor(
+async def test_jobs_of_a_lone_killed_worker_are_due_soon_after_its_successor_has_begun(
     client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
-    with WorkerProcess(redis_dsn, ledger) as victim:
-        jobs = await enqueue_some(client, "wait_for_file", str(gate), count=10)
+    with WorkerProcess(redis_dsn, ledger, **SHORT_LEASE) as victim:
+        jobs = await enqueue_some(client, "wait_for_file", str(gate), count=9)
+        jobs += await enqueue_some(client, "in_thread", 2.0)  # it must not end before it is killed
         await started(ledger, 10)
         victim.kill()
     gate.touch()
-    with WorkerProcess(redis_dsn, ledger):
-        # Some more for the start of a process on a machine that is busy.
-        await eventually(lambda: len(ledger.counts("effect")) == 10, 50, "jobs did not run again")
+    with WorkerProcess(redis_dsn, ledger, **SHORT_LEASE):
+        await eventually(
+            lambda: len(ledger.counts("effect")) == 10, ALONE_SECONDS + BUSY_MACHINE_SECONDS, "no second run"
+        )
         await all_done(client.job_store, jobs)
     assert set(ledger.counts("effect").values()) == {1}
     await assert_nothing_in_hand(client.job_store)
@@ -97,7 +105,7 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
     quick = {"worker_lease_seconds": 1.5, "worker_concurrency": 10}
     with WorkerProcess(redis_dsn, ledger, **quick) as survivor:
         job_ids = []
-        for _ in range(3):
+        for _ in range(2):
             with WorkerProcess(redis_dsn, ledger, **quick) as victim:
 
                 async def victim_is_there(victim: WorkerProcess = victim) -> bool:
@@ -105,14 +113,14 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
 
                 await eventually(victim_is_there, 20, "the victim did not register")
                 # Long enough that one worker cannot have done them all before the other gets any.
-                job_ids += await enqueue(client, 40, seconds=0.5)
+                job_ids += await enqueue(client, 40, seconds=0.3)
 
                 def victim_is_busy(pid: int = victim.pid) -> bool:
                     return any(entry.pid == pid for entry in ledger.entries("started"))
 
                 await eventually(victim_is_busy, 20, "the victim never got a job")
                 victim.kill()
-        await eventually(lambda: len(ledger.counts("effect")) == 120, 90, "jobs are missing")
+        await eventually(lambda: len(ledger.counts("effect")) == 80, 60, "jobs are missing")
         jobs = [await client.job_store.get_job_definition(job_id) for job_id in job_ids]
         await all_done(client.job_store, [job for job in jobs if job is not None])
         assert survivor.pid in {entry.pid for entry in ledger.entries("effect")}
@@ -121,7 +129,7 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
     for job_id, effects in ledger.counts("effect").items():
         assert effects <= killed_starts[job_id]
     counters = await client.job_store.redis.hgetall(client.job_store.keys.counters)
-    assert int(counters[b"done"]) == 120
+    assert int(counters[b"done"]) == 80
     await assert_nothing_in_hand(client.job_store)
 
 
@@ -192,9 +200,9 @@ async def test_a_handler_that_holds_the_event_loop_past_the_lease_keeps_its_job(
     client: RRQClient, redis_dsn: str, ledger: Ledger
 ) -> None:
     # Renewed often, so that only a process that stands still for all of it loses its lease.
-    often = {"worker_lease_seconds": 5.0, "worker_lease_renewal_seconds": 0.5}
+    often = {"worker_lease_seconds": 3.0, "worker_lease_renewal_seconds": 0.3}
     with WorkerProcess(redis_dsn, ledger, **often) as holder:
-        job = await client.enqueue("hold_loop", 8.0)
+        job = await client.enqueue("hold_loop", 4.5)
         assert job is not None
         await started(ledger, 1)
         with WorkerProcess(redis_dsn, ledger, **often):
@@ -215,16 +223,3 @@ async def test_a_loop_that_hangs_beyond_all_deadlines_does_not_keep_its_jobs(
             await eventually(lambda: ledger.count("started") == 2, 40, "the job stayed with the hung worker")
             for hanging in (holder, other):
                 hanging.kill()
-
-
-@pytest.mark.slow
-async def test_jobs_in_threads_survive_a_kill_too(client: RRQClient, redis_dsn: str, ledger: Ledger) -> None:
-    quick = {"worker_lease_seconds": 1.0}
-    with WorkerProcess(redis_dsn, ledger, **quick) as victim:
-        job = await client.enqueue("in_thread", 6.0)  # it must not end before it is killed
-        assert job is not None
-        await started(ledger, 1)
-        victim.kill()
-    with WorkerProcess(redis_dsn, ledger, **quick):
-        await all_done(client.job_store, [job])
-    assert ledger.count("effect") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
 from rrq.exc import EnqueueError
 from rrq.flow import Limit
-from rrq.job import Job, JobStatus
+from rrq.job import JobStatus
 from rrq.messages import DeathCertificate
 from rrq.registry import JobRegistry
 from rrq.scripts import load_script
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from rrq.embedded import EmbeddedRedis
 
-CUTS = 100
+CUTS = 20
 
 
 class Runs:
@@ -73,9 +72,8 @@ def quick(dsn: str, **options: Any) -> RRQSettings:
     return RRQSettings(redis_dsn=dsn, redis_socket_timeout_seconds=1.0, **options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", ["claim_jobs", "finish_jobs"])
-async def test_jobs_end_once_although_replies_are_cut_a_hundred_times(
+async def test_jobs_end_once_although_replies_are_cut_again_and_again(
     own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, script: str
 ) -> None:
     async with RedisProxy(own_redis.port) as proxy, running_worker(quick(proxy.dsn), runs.registry):
@@ -92,8 +90,15 @@ async def test_jobs_end_once_although_replies_are_cut_a_hundred_times(
     await assert_nothing_in_hand(direct.job_store)
 
 
-@pytest.mark.parametrize("stray", [b":7\r\n", b"*1\r\n:1794873791233\r\n", b"%1\r\n*1\r\n:1\r\n:2\r\n"])
-@pytest.mark.parametrize("script", ["claim_jobs", "finish_jobs", "renew_leases", "reap_workers"])
+@pytest.mark.parametrize(
+    ("script", "stray"),
+    [
+        ("claim_jobs", b":7\r\n"),
+        ("finish_jobs", b"*1\r\n:1794873791233\r\n"),
+        ("renew_leases", b"%1\r\n*1\r\n:1\r\n:2\r\n"),
+        ("reap_workers", b":7\r\n"),
+    ],
+)
 async def test_a_worker_outlives_answers_that_make_no_sense(
     own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, script: str, stray: bytes
 ) -> None:
@@ -116,24 +121,6 @@ async def test_a_worker_outlives_answers_that_make_no_sense(
 
             await eventually(is_renewed, 10, "the lease is not renewed any more")
     assert runs.effects == {job.id: 1 for job in jobs}
-    await assert_nothing_in_hand(store)
-
-
-async def test_a_wrongly_typed_job_key_does_not_spoil_the_batch_around_it(
-    client: RRQClient, settings: RRQSettings, runs: Runs
-) -> None:
-    store = client.job_store
-    jobs = await client.enqueue_many([JobRequest("count")] * 20)
-    bad = jobs.pop(7)
-    await store.redis.delete(store.keys.job_key(bad.id))
-    await store.redis.rpush(store.keys.job_key(bad.id), "not a job")
-    async with running_worker(settings, runs.registry):
-        await all_done(store, jobs)
-        assert await store.redis.lrange(store.keys.dlq_key("default"), 0, -1) == [bad.id.encode()]
-    dead = await store.get_job(bad.id)
-    assert dead is not None
-    assert "held a list instead of a hash" in dead["last_error"]
-    assert await store.redis.lrange(f"{store.keys.job_key(bad.id)}:unreadable", 0, -1) == [b"not a job"]
     await assert_nothing_in_hand(store)
 
 
@@ -160,24 +147,6 @@ async def test_a_reap_in_flight_while_redis_is_paused_takes_nothing_from_living_
     assert set(runs.effects.values()) == {1}
     await sweeper.aclose()
     await assert_nothing_in_hand(direct.job_store)
-
-
-async def test_a_finish_that_a_restart_forgot_is_told_again(
-    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
-) -> None:
-    store = direct.job_store
-    async with running_worker(quick(own_redis.dsn), runs.registry):
-        jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 5)
-        await eventually(lambda: len(runs.waiting) == 5, 10, "jobs did not start")
-        await store.redis.save()
-        runs.gate.set()
-        await all_done(store, jobs)
-        own_redis.kill()
-        own_redis.restart()
-        # Redis came back to the moment when all five were running.
-        await all_done(store, jobs)
-    assert set(runs.effects.values()) == {1}
-    await assert_nothing_in_hand(store)
 
 
 async def test_a_finish_that_redis_forgot_is_told_again_however_long_redis_was_away(
@@ -242,22 +211,6 @@ async def test_limits_are_declared_again_to_a_redis_that_came_back_empty(
         assert len(runs.waiting) == 1
         runs.gate.set()
         await all_done(store, jobs)
-
-
-async def test_claim_and_finish_forgotten_together_do_not_run_the_job_twice(
-    own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs
-) -> None:
-    store = direct.job_store
-    async with running_worker(quick(own_redis.dsn), runs.registry):
-        await eventually(lambda: store.redis.exists(store.keys.leases), 10, "the worker did not register")
-        jobs = await direct.enqueue_many([JobRequest("count", defer_by=0.5)] * 5)
-        await store.redis.save()
-        await all_done(store, jobs)
-        own_redis.kill()
-        own_redis.restart()
-        await all_done(store, jobs)
-    assert set(runs.effects.values()) == {1}
-    await assert_nothing_in_hand(store)
 
 
 @pytest.mark.parametrize("snapshot_at", ["queued", "running"])
@@ -327,7 +280,7 @@ async def test_results_made_while_redis_is_away_are_stored_when_it_is_back(
     await client.close()
 
 
-@pytest.mark.parametrize("lease_seconds", [1.5, 3.0, 15.0])
+@pytest.mark.parametrize("lease_seconds", [1.5, 15.0])
 async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_forgot(
     own_redis: EmbeddedRedis, runs: Runs, lease_seconds: float
 ) -> None:
@@ -352,7 +305,7 @@ async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_fo
     assert max(waited) <= 1.5
 
 
-@pytest.mark.parametrize("lease_seconds", [1.5, 3.0, 15.0])
+@pytest.mark.parametrize("lease_seconds", [1.5, 15.0])
 async def test_a_worker_that_loses_its_connection_while_it_waits_for_work_is_back_within_a_renewal(
     own_redis: EmbeddedRedis, runs: Runs, lease_seconds: float
 ) -> None:
@@ -493,41 +446,6 @@ async def test_an_id_enqueued_again_while_it_runs_runs_once_more_and_only_then(
     counters = await store.redis.hgetall(store.keys.counters)
     assert counters == {b"done": b"1"}
     await assert_nothing_in_hand(store)
-
-
-async def test_a_flushed_script_cache_is_not_noticed(
-    client: RRQClient, settings: RRQSettings, runs: Runs
-) -> None:
-    async with running_worker(settings, runs.registry):
-        jobs = []
-        for _ in range(5):
-            await client.job_store.redis.script_flush()
-            jobs += await client.enqueue_many([JobRequest("count")] * 4)
-            await all_done(client.job_store, jobs)
-    assert set(runs.effects.values()) == {1}
-
-
-async def test_connections_killed_by_the_server_are_reopened(
-    client: RRQClient, settings: RRQSettings, runs: Runs
-) -> None:
-    async with running_worker(settings, runs.registry):
-        jobs: list[Job] = []
-        come_back = partial(_can_enqueue, client, jobs)
-        for _ in range(5):
-            jobs += await client.enqueue_many([JobRequest("count")] * 4)
-            await client.job_store.wire.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            await eventually(come_back, 10, "the producer did not come back")
-        await all_done(client.job_store, jobs)
-    assert set(runs.effects.values()) == {1}
-    await assert_nothing_in_hand(client.job_store)
-
-
-async def _can_enqueue(client: RRQClient, jobs: list[Job]) -> bool:
-    try:
-        jobs += await client.enqueue_many([JobRequest("count")])
-    except ConnectionError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "still its own"])
