@@ -45,7 +45,7 @@ def legacy_python() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished.exists():
             shutil.rmtree(_FOLDER, ignore_errors=True)
-            venv.create(_FOLDER, with_pip=True)
+            venv.create(_FOLDER)  # the pip of this environment does the rest
             _install(python)
             finished.touch()
     return python
@@ -53,10 +53,13 @@ def legacy_python() -> Path:
 
 def _install(python: Path) -> None:
     command = [
-        str(python),
+        sys.executable,
         "-m",
         "pip",
+        "--python",
+        str(python),
         "install",
+        "--no-compile",
         "--quiet",
         "--disable-pip-version-check",
         f"rrq=={VERSION}",
