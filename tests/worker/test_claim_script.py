@@ -240,15 +240,6 @@ async def test_lock_is_not_taken_over_while_its_holder_shows_a_sign_of_life(
     assert ids(await worker.take()) == ["1"]
 
 
-async def test_lock_key_of_another_type_names_nobody_and_is_replaced(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1", "2")
-    await ask(store, "RPUSH", "rrq:lock:job:1", "x")
-    assert ids(await worker.take(2)) == ["1", "2"]
-    assert await ask(store, "GET", "rrq:lock:job:1") == b"worker-a"
-
-
 # Suspects (rule 8)
 
 

@@ -13,7 +13,6 @@ from redis.exceptions import ResponseError
 from queue_steps import (
     QUEUE,
     SteppedWorker,
-    all_keys,
     ask,
     done,
     due_score,
@@ -167,12 +166,6 @@ async def test_job_key_of_another_type_refuses_that_job_alone(store: JobStore) -
     assert await ask(store, "LRANGE", "rrq:job:bad", 0, -1) == [b"precious"]
 
 
-async def test_unique_job_on_a_key_of_another_type_takes_no_lock(store: JobStore) -> None:
-    await ask(store, "SET", "rrq:job:bad", "precious")
-    assert await enqueue(store, "bad", unique_key="key") == [-1]
-    assert await all_keys(store) - {"rrq:notified:" + QUEUE} == {"rrq:job:bad"}
-
-
 async def test_client_says_which_key_is_in_the_way(client: RRQClient) -> None:
     await ask(client.job_store, "SET", "rrq:job:bad", "precious")
     with pytest.raises(InvalidJob, match="rrq:job:bad"):
@@ -200,13 +193,6 @@ async def test_lock_without_expiry_does_not_defer(store: JobStore) -> None:
     (due_ms,) = await enqueue(store, "2", unique_key="key")
     assert due_ms <= await now_ms(store)
     assert await store.get_unique_lock_holder("key") == "owner"
-
-
-async def test_lock_key_of_another_type_does_not_stop_the_job(store: JobStore) -> None:
-    await ask(store, "RPUSH", UNIQUE_LOCK, "x")
-    (due_ms,) = await enqueue(store, "1", unique_key="key")
-    assert due_ms <= await now_ms(store)
-    assert await is_queued(store, "1")
 
 
 async def test_of_simultaneous_unique_jobs_one_is_due_and_the_rest_wait(settings: RRQSettings) -> None:

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from rrq.store import JobStore
 
 
-async def test_empty_redis_has_nothing_to_tell(store: JobStore) -> None:
-    before = await now_ms(store)
-    seen = await store.observe([QUEUE])
-    queue = seen.queues[QUEUE]
-    assert (queue.due, queue.due_soon, queue.later) == (0, 0, 0)
-    assert (queue.oldest_due_age_seconds, queue.next_due_ms) == (None, None)
-    assert seen.workers == {}
-    assert before <= seen.now_ms <= await now_ms(store)
-
-
 async def test_due_soon_and_later_jobs_are_told_apart(store: JobStore) -> None:
     current = await now_ms(store)
     await enqueue(store, "due-1", due=f"@{current - 30_000}")

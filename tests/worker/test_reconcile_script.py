@@ -15,7 +15,6 @@ from queue_steps import (
     ask,
     done,
     enqueue,
-    ids,
     is_queued,
     job_fields,
     start_worker,
@@ -127,19 +126,6 @@ async def test_an_active_set_that_was_lost_is_built_up_anew(store: JobStore, wor
     assert await worker.in_hand() == {"1"}
     await store.reap_workers(DeathCertificate(worker.identity))
     assert await is_queued(store, "1")
-
-
-async def test_job_key_of_another_type_is_lost_and_spoils_nothing(
-    store: JobStore, worker: SteppedWorker
-) -> None:
-    await enqueue(store, "1", "2", "3")
-    jobs = await worker.take(3)
-    await ask(store, "SET", "rrq:job:2", "precious")
-    result = await store.reconcile_worker(worker.identity, jobs[:2])
-    assert (result.lost, result.given_back) == (frozenset({1}), 1)
-    assert await ask(store, "GET", "rrq:job:2") == b"precious"
-    assert await worker.in_hand() == {"1"}
-    assert ids(await worker.take(3)) == ["3"]
 
 
 async def test_many_jobs_are_reconciled_in_one_call(store: JobStore, worker: SteppedWorker) -> None:

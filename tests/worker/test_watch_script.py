@@ -9,7 +9,6 @@ import pytest
 
 from queue_steps import (
     SteppedWorker,
-    ask,
     cancelled,
     dead,
     done,
@@ -34,12 +33,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def worker(store: JobStore) -> SteppedWorker:
     return await start_worker(store)
-
-
-async def test_key_of_another_type_is_none_and_left_alone(store: JobStore) -> None:
-    await ask(store, "SET", "rrq:job:1", "precious")
-    assert await store.watch_job("1", wants_event=True) is None
-    assert await ask(store, "GET", "rrq:job:1") == b"precious"
 
 
 async def test_every_stage_of_a_job_is_seen(store: JobStore, worker: SteppedWorker) -> None:
