@@ -101,7 +101,7 @@ def test_helm_takes_the_archive_and_packs_the_same_one(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     ).stdout
-    assert f'image: "rrq-operator:{__version__}"' in rendered
+    assert f'image: "ghcr.io/rrq-kubernetes/rrq-operator:{__version__}"' in rendered
 
 
 def make_folders(above: Path) -> tuple[Path, Path]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -168,59 +165,6 @@ def test_provenance_and_checksums_are_those_of_the_files(made: Path, tree: Tree)
     definition = statement["predicate"]["buildDefinition"]
     assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": tree.revision}
     assert definition["externalParameters"]["snapshot"] is True
-
-
-def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel beside exactly what requirements/worker.lock names, and return where the programs are.
-
-    The locked packages are links to those of this environment, so that no index is needed.
-    """
-    venv.create(folder, with_pip=False, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    lock = (ROOT / "requirements" / "worker.lock").read_text()
-    for name in re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE):
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # for another Python or system; `pip check` tells if it is for this one
-        for top in {
-            file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
-        }:
-            (packages / top).symlink_to(str(distribution.locate_file(top)))
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(folder / "bin" / "python"),
-        "--disable-pip-version-check",
-    ]
-    for command in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
-        done = subprocess.run([*pip, *command], check=False, capture_output=True, text=True, timeout=90)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "bin"
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_the_wheel_runs_where_nothing_but_its_locked_dependencies_is(made: Path, tmp_path: Path) -> None:
-    (wheel,) = made.glob("*.whl")
-    programs = install(wheel, tmp_path / "empty")
-    elsewhere = {**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def run(*command: str) -> str:
-        done = subprocess.run(
-            [programs / command[0], *command[1:]],
-            cwd=tmp_path, env=elsewhere, check=False, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert run("rrq", "--version").strip().endswith(__version__)
-    assert str(tmp_path) in run("python", "-c", "import rrq; print(rrq.__file__)"), (
-        "not the one of this clone"
-    )
-    assert "--num-workers" in run("rrq", "worker", "run", "--help")
 
 
 @pytest.mark.cluster
