@@ -53,7 +53,7 @@ def write_image_sbom(archive: Path, name: str, version: str, file: Path) -> Path
     """Name what is inside the image of an archive."""
     described = ("--source-name", name, "--source-version", version)
     run(
-        ["syft", "scan", f"docker-archive:{archive}", *described, "--output", f"cyclonedx-json={file}"],
+        ["syft", "scan", f"docker-archive:{archive}", *described, "--output", f"cyclonedx-json@1.6={file}"],
         dict(os.environ),
     )
     return file
