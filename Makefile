@@ -43,8 +43,11 @@ test-pythons: ## Run the fast tests on Python 3.11 to 3.14, unpacked from Debian
 LOWEST := .cache/lowest
 test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows
 	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV)
-	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct --all-extras --group dev -r pyproject.toml
-	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --no-deps --no-build-isolation -e .
+	@set -e; export UV_PYTHON=$(LOWEST)/bin/python; uv=$(LOWEST)/bin/uv; \
+	$$uv pip install -q --require-hashes -r requirements/dev.lock; \
+	$$uv pip compile -q --resolution lowest-direct --all-extras --output-file $(LOWEST)/lowest.txt pyproject.toml; \
+	$$uv pip install -q --no-deps -r $(LOWEST)/lowest.txt; \
+	$$uv pip install -q --no-deps --no-build-isolation -e .
 	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)" $(ARGS)
 
 test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store on Redis 6.2, the oldest that is supported

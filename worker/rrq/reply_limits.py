@@ -35,7 +35,8 @@ class BoundedParser(_AsyncHiredisParser):
     """
 
     def __init__(self, socket_read_size: int, *, most_bytes: int, most_values: int | None) -> None:
-        super().__init__(socket_read_size)
+        # Before 8.0 redis-py passed on what the address says as text.
+        super().__init__(int(socket_read_size))
         self._most_bytes = most_bytes
         self._most_values = most_values
         self._received_bytes = self._announced_values = 0
