@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import isnan
 from typing import Any
 
 import click
@@ -49,6 +50,13 @@ class _Report:
         return self.error is None and bool(self.active)
 
 
+def _refuse_nan(_context: click.Context, _option: click.Parameter, seconds: float) -> float:
+    """Refuse what is in every range and no time; from Python 3.14 on asyncio.timeout() raises ValueError for it."""
+    if isnan(seconds):
+        raise click.BadParameter("nan is not a number of seconds")
+    return seconds
+
+
 @click.command()
 @settings_option
 @json_option
@@ -56,6 +64,7 @@ class _Report:
     "--timeout",
     "timeout_seconds",
     type=click.FloatRange(min=0.1),
+    callback=_refuse_nan,
     default=5.0,
     show_default=True,
     help="Seconds after which the check gives up and fails.",
