@@ -26,7 +26,7 @@ SHRINK_SECONDS = 90.0
 SLEEP_UNTIL_ENDED = """
 sleep() {
     for _ in $(seq 120); do
-        case "$(redis-cli -u "$RRQ_REDIS_DSN" hget "rrq:job:$id" status)" in COMPLETED|FAILED) return ;; esac
+        case "$(rrq job show "$id")" in *COMPLETED*|*FAILED*) return ;; esac
         command sleep 0.25
     done
     echo "$id has not ended"

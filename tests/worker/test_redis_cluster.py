@@ -388,7 +388,8 @@ async def test_no_script_runs_on_a_slot_that_is_half_moved(cluster: RedisCluster
 # What cannot work
 
 
-async def test_a_url_that_does_not_say_cluster_is_refused_with_what_to_write(cluster: RedisCluster) -> None:
+async def test_a_url_that_does_not_say_cluster_is_refused_before_a_script_runs(cluster: RedisCluster) -> None:
+    """A node of Valkey 9.1 that runs one with keys of two slots fails the scripts of all other clients, too."""
     for node, prefix in ((cluster.others[0], PREFIX), (cluster.owner, "rrq:")):
         settings = RRQSettings(redis_dsn=node.dsn, key_prefix=prefix)
         async with aclosing(JobStore(settings)) as store:
@@ -396,6 +397,8 @@ async def test_a_url_that_does_not_say_cluster_is_refused_with_what_to_write(clu
                 ResponseError, match=r"part of a Redis Cluster, which needs redis\+cluster://"
             ):
                 await store.observe(["default"])
+    node = cluster.others[0]
+    assert cluster.do(node, "EVAL", "return redis.call('TIME')", 0)
 
 
 async def test_a_redis_that_is_no_cluster_is_not_taken_for_one(own_redis: EmbeddedRedis) -> None:

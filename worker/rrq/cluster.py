@@ -18,9 +18,7 @@ from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
-    ClusterCrossSlotError,
     ClusterDownError,
-    MasterDownError,
     MovedError,
     ResponseError,
     TryAgainError,
@@ -33,22 +31,12 @@ from rrq.scripts import Script, build_script
 
 #: A call that is refused like this did not run, so it may be sent again.
 REFUSALS = (AskError, TryAgainError, ClusterDownError)
-# What a client that knows of no cluster may get from a node of one; the words are those of a failed script.
-_CLUSTER_ERRORS = (*REFUSALS, ClusterCrossSlotError)
-_CLUSTER_WORDS = "in a cluster node"
 MOST_REDIRECTS = 5
 #: Nodes that one attempt to connect tries in vain; each may cost the whole timeout of a connection.
 MOST_UNREACHABLE = 3
 _MOST_NODES = 100
 
 Address = tuple[str, int]
-
-
-def is_from_cluster(error: ResponseError) -> bool:
-    """Tell whether only a node of a cluster answers like this."""
-    if isinstance(error, MasterDownError):
-        return False  # a kind of ClusterDownError to redis-py, but any replica may say so
-    return isinstance(error, _CLUSTER_ERRORS) or _CLUSTER_WORDS in str(error)
 
 
 def describe_cluster(address: str) -> str:

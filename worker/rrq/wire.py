@@ -34,7 +34,6 @@ from rrq.cluster import (
     SlotRoute,
     describe_cluster,
     gate,
-    is_from_cluster,
 )
 from rrq.connection import (
     LOST_REPLY_ERRORS,
@@ -236,8 +235,6 @@ class Wire:
         try:
             return await self._send(packed, timeout_seconds, read)
         except ResponseError as refusal:
-            if self._route is None and is_from_cluster(refusal):
-                raise ResponseError(describe_cluster(mask_dsn(self._settings.redis_dsn))) from refusal
             if self._route is None or not isinstance(refusal, REFUSALS):
                 raise
             failure = refusal
@@ -385,7 +382,7 @@ class Wire:
             if self._pool is None:
                 self._pool = single_node_pool(self._settings, self._redis)
             route = self._route
-            connection = await (self._connect() if route is None else self._connect_to_owner(route))
+            connection = await (self._connect_to_server() if route is None else self._connect_to_owner(route))
             connection.socket_timeout = None
             if self.on_connect:
                 self.on_connect()
@@ -399,6 +396,27 @@ class Wire:
         if address is not None:
             connection.host, connection.port = address
         await _connect(connection)
+        return connection
+
+    async def _connect_to_server(self) -> Any:
+        """Connect to the one server of the URL; raise ResponseError when it is a node of a cluster.
+
+        That is known before any script runs there: after one with keys of two slots, Valkey 9.1 fails every script
+        of every client of that node.
+        """
+        connection = await self._connect()
+        is_server = False
+        try:
+            await connection.send_command("HELLO")
+            about: Any = ()
+            with contextlib.suppress(ResponseError):  # a proxy may not know the command
+                about = await connection.read_response()
+            if b"cluster" in about:
+                raise ResponseError(describe_cluster(mask_dsn(self._settings.redis_dsn)))
+            is_server = True
+        finally:
+            if not is_server:
+                await connection.disconnect(nowait=True)
         return connection
 
     async def _connect_to_owner(self, route: SlotRoute) -> Any:
