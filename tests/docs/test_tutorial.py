@@ -79,13 +79,16 @@ def outputs(blocks: list[Block]) -> str:
     return "".join(block.text for block in blocks if block.language == "text")
 
 
-async def test_the_tutorial_works_as_it_stands(shell: PageShell) -> None:
-    steps = read_steps()
-
-    # 2. A Redis in a terminal of its own, and the variables of every other one.
+async def start_redis(shell: PageShell, steps: dict[str, list[Block]]) -> None:
+    """Step 2: a Redis in a terminal of its own, and the variables of every other one."""
     server, variables = scripts(steps["2"])
     await shows(shell.start(server), "Ready to accept connections")
     shell.prelude = variables
+
+
+async def test_the_steps_with_a_worker_show_what_the_page_says(shell: PageShell) -> None:
+    steps = read_steps()
+    await start_redis(shell, steps)
 
     # 3. A worker.
     worker, ask = scripts(steps["3"])
@@ -112,6 +115,11 @@ async def test_the_tutorial_works_as_it_stands(shell: PageShell) -> None:
     )
     assert "send_email" in shell.run(look)
     assert shell.press_ctrl_c() == 0
+
+
+async def test_the_step_with_a_pool_shows_what_the_page_says(shell: PageShell) -> None:
+    steps = read_steps()
+    await start_redis(shell, steps)
 
     # 8. A pool on this machine.
     pool, many, later = scripts(steps["8"])

@@ -100,6 +100,7 @@ def test_no_pod_that_cannot_start_says_the_password(name: str, guarded: Embedded
     options = ("--burst", "--num-workers", "1", "--log-level", "DEBUG", "--log-format", "text")
     environment = {
         "RRQ_SETTINGS": "examples.jobs.settings", "RRQ_ENVIRONMENT_WINS": "1", "RRQ_WORKER_BURST_REDIS_PATIENCE_SECONDS": "0.5",
+        "RRQ_REDIS_CONNECT_TIMEOUT_SECONDS": "0.5",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "rrq", "worker", "run", *options],
