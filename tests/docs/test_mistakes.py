@@ -79,7 +79,10 @@ def _set_the_stage(mistake: Mistake, scene: Scene, plain_redis: EmbeddedRedis) -
 def _as_parameter(mistake: Mistake) -> ParameterSet:
     # Local mode gives up after three starts, each of several processes.
     is_slow = any(block.language == "bash" and "rrq-operator" in block.text for block in mistake.blocks)
-    return pytest.param(mistake, marks=[pytest.mark.slow] if is_slow else [], id=mistake.title)
+    marks = [pytest.mark.slow] if is_slow else []
+    if any(block.text.startswith("helm ") for block in mistake.blocks):
+        marks.append(pytest.mark.cluster)
+    return pytest.param(mistake, marks=marks, id=mistake.title)
 
 
 @pytest.mark.parametrize("mistake", [_as_parameter(mistake) for mistake in MISTAKES])
