@@ -89,8 +89,8 @@ test-chaos: $(VENV)/.ready
 # Kubernetes is written in Go, which here may take memory to spare processor time.
 test-control-plane: $(VENV)/.ready
 	@$(TOOLS)/kubernetes_build.py --if-possible
-	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(PROCESSES) -m "cluster or browser"
-	@$(BIN)/coverage combine -q --append
+	GOGC=400 $(BIN)/coverage run $(PYTEST) -n $(PROCESSES) -m "cluster or browser"; status=$$?; \
+	$(BIN)/coverage combine -q --append; exit $$status
 
 test-stories: $(VENV)/.ready
 	@$(CLUSTER)/cluster_choice.py; status=$$?; \
