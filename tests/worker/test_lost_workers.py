@@ -150,6 +150,31 @@ async def test_crash_suspect_stays_one_when_an_attempt_fails_by_itself(store: Jo
     assert (await job_fields(store, "1"))["suspect"] == "1"
 
 
+async def test_job_that_kills_a_worker_of_a_fixed_id_each_time_is_dead_lettered(store: JobStore) -> None:
+    """The container restarts the process, which registers under the same id before anyone sweeps."""
+    store.settings.worker_lost_limit = 2
+    await enqueue(store, "killer")
+    for losses in range(3):
+        worker = await start_worker(store, "mailer")
+        assert await losses_of(store, "killer") == losses
+        assert ids(await worker.take(10)) == ["killer"]
+        await end_lease(store, "mailer")
+        await let_the_fleet_beat(store)
+    await start_worker(store, "mailer")
+    assert await dead_letters(store) == ["killer"]
+
+
+async def test_worker_replaced_after_an_outage_of_redis_counts_against_no_job(store: JobStore) -> None:
+    await enqueue(store, "1")
+    worker = await start_worker(store, "mailer")
+    await worker.take_one()
+    await end_lease(store, "mailer")
+    await ask(store, "HSET", store.keys.guard, "last_beat_ms", await now_ms(store) - 60_000)
+    await start_worker(store, "mailer")
+    assert await is_queued(store, "1")
+    assert await losses_of(store, "1") == 0
+
+
 # Reasons that are known
 
 
@@ -170,11 +195,6 @@ async def is_certified_without_blame(worker: SteppedWorker) -> None:
     await worker.store.reap_workers(DeathCertificate(worker.identity))
 
 
-async def is_replaced(worker: SteppedWorker) -> None:
-    await end_lease(worker.store, worker.worker_id)
-    await start_worker(worker.store, worker.worker_id)
-
-
 async def job_comes_back(store: JobStore) -> None:
     """Sweep until the lease has ended that holds it, by itself and not by a foreign hand."""
 
@@ -187,7 +207,7 @@ async def job_comes_back(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "ends", [is_announced_lost, is_drained, leaves_a_thread_behind, is_certified_without_blame, is_replaced]
+    "ends", [is_announced_lost, is_drained, leaves_a_thread_behind, is_certified_without_blame]
 )
 async def test_worker_that_is_lost_for_a_known_reason_counts_against_no_job(
     store: JobStore, ends: Callable[[SteppedWorker], Awaitable[None]]

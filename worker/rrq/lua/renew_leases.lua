@@ -1,5 +1,5 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited, guard
+-- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   6 crash limit   7 lost limit   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
@@ -50,7 +50,22 @@ if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, put_o
 if state.claim_not_before_ms > latest_ms then redis.call('HDEL', guard, 'claim_not_before_ms') end
 redis.call('HSET', guard, 'last_beat_ms', now_ms, 'lease_ms', lease_ms, 'run_id', run_id or '')
 
--- A new process under the id of a dead one first gives back what the dead one held.
+-- A new process under the id of a dead one first gives back what the dead one held. That one has ended for no known
+-- reason: its container restarts it under the same id each time that a job kills it.
+local function give_back_of_predecessor(id, lease_end)
+  local jobs = sure('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)
+  local blame_job
+  -- While reaping waits, Redis has been away, and the lease has ended because of that.
+  local is_outage = now_ms < state.reap_not_before_ms
+  if #jobs > 0 and not is_outage and not blame().is_end_explained(id, lease_end) then
+    local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7])}
+    blame_job = blame().for_loss(id, 0, #jobs - 1, rules)
+  end
+  for _, job_id in ipairs(jobs) do
+    give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters, blame_job)
+  end
+end
+
 local function register(id, incarnation, record)
   local known = redis.pcall('HGET', record, 'incarnation')
   -- A record that is no hash says nothing about anybody, and must not keep a worker from registering.
@@ -59,11 +74,9 @@ local function register(id, incarnation, record)
     known = false
   end
   if known ~= incarnation then
-    local ends_ms = tonumber(redis.call('ZSCORE', leases, id) or '')
-    if known and ends_ms and ends_ms > now_ms then return false end
-    for _, job_id in ipairs(sure('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)) do
-      give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters)
-    end
+    local lease_end = redis.call('ZSCORE', leases, id)
+    if known and lease_end and tonumber(lease_end) > now_ms then return false end
+    give_back_of_predecessor(id, lease_end)
     redis.call('HSET', record, 'registered_ms', now_ms, 'ended', 0)
   end
   return true
