@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from rrq.cron import CronJob
 from rrq.embedded import EmbeddedRedis
@@ -282,23 +284,50 @@ async def test_a_running_worker_fires_on_time(settings: RRQSettings, store: JobS
     assert timedelta(0) <= job.enqueue_time - tick < timedelta(seconds=1)
 
 
+class FiresSoon(RRQWorker):
+    """A worker whose only cron entry is due in a moment."""
+
+    async def _schedule_cron_jobs(self) -> None:
+        self.tick = datetime.now(UTC) + timedelta(seconds=1.0)
+        self.cron_jobs[0].next_run_time = self.tick
+
+
 async def test_a_tick_that_comes_while_redis_is_away_fires_when_it_is_back(own_redis: EmbeddedRedis) -> None:
-    settings = RRQSettings(redis_dsn=own_redis.dsn, cron_jobs=[entry(schedule=YEARLY)])
+    await check_a_tick_survives(own_redis, own_redis.kill, own_redis.restart)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "accept"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+    ids=["out of memory", "read-only"],
+)
+async def test_a_tick_that_comes_while_redis_refuses_writes_fires_when_it_accepts_them(
+    own_redis: EmbeddedRedis, refuse: tuple[str, ...], accept: tuple[str, ...]
+) -> None:
+    with redis.Redis.from_url(own_redis.dsn) as direct:
+        await check_a_tick_survives(
+            own_redis, lambda: direct.execute_command(*refuse), lambda: direct.execute_command(*accept)
+        )
+
+
+async def check_a_tick_survives(
+    server: EmbeddedRedis, begin: Callable[[], object], end: Callable[[], object]
+) -> None:
+    """Have a tick fall due between ``begin`` and ``end``; it must fire once after that."""
+    settings = RRQSettings(redis_dsn=server.dsn, cron_jobs=[entry(schedule=YEARLY)])
     settings.redis_socket_timeout_seconds = settings.redis_connect_timeout_seconds = 0.5
-    tick = datetime.now(UTC) + timedelta(seconds=1.5)
-
-    class Soon(RRQWorker):
-        async def _schedule_cron_jobs(self) -> None:
-            self.cron_jobs[0].next_run_time = tick
-
-    worker = Soon(settings, JobRegistry(), ["other"])
+    worker = FiresSoon(settings, JobRegistry(), ["other"])
     async with running(worker), aclosing(JobStore(settings)) as store:
-        await eventually(lambda: settings.cron_jobs[0].next_run_time == tick)
-        own_redis.kill()
-        await eventually(lambda: datetime.now(UTC) > tick)
-        own_redis.restart()
+        await eventually(lambda: settings.cron_jobs[0].next_run_time is not None)
+        begin()
+        # Until the worker has tried, and a little longer than the spread of a fleet over a tick.
+        await eventually(lambda: datetime.now(UTC) > worker.tick + timedelta(seconds=0.5))
+        end()
         await eventually(lambda: queued_jobs(store))
-        await eventually(lambda: settings.cron_jobs[0].next_run_time != tick)
+        await eventually(lambda: settings.cron_jobs[0].next_run_time != worker.tick)
         assert len(await queued_jobs(store)) == 1
 
 

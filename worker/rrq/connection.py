@@ -57,8 +57,13 @@ def is_script_failure(error: BaseException) -> bool:
     """
     if not isinstance(error, ResponseError) or "@user_script" not in str(error):
         return False
-    return not (
-        isinstance(error, ReadOnlyError | OutOfMemoryError) or _REFUSED_FOR_NOW.search(str(error)) is not None
+    return not is_refused_for_now(error)
+
+
+def is_refused_for_now(error: BaseException) -> bool:
+    """Tell whether the server takes no writes at the moment: demoted, full, loading. Later it may."""
+    return isinstance(error, ReadOnlyError | OutOfMemoryError) or (
+        isinstance(error, ResponseError) and _REFUSED_FOR_NOW.search(str(error)) is not None
     )
 
 

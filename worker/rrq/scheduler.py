@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 from rrq.client import RRQClient
-from rrq.connection import REDIS_ERRORS
+from rrq.connection import REDIS_ERRORS, is_refused_for_now
 from rrq.cron import CronJob, decide_tick
 from rrq.cron_table import PublishCode, build_cron_table
 from rrq.exc import EnqueueError, RedisUnavailable, RRQError
@@ -91,7 +91,10 @@ async def _fire(client: RRQClient, cron_job: CronJob) -> CronVerdict | None:
     except RedisUnavailable:
         # Perhaps it was fired and only the answer got lost: asking again fires nothing twice.
         raise
-    except (*REDIS_ERRORS, RRQError):
+    except (*REDIS_ERRORS, RRQError) as error:
+        if is_refused_for_now(error):
+            # The tick stays due: a fail-over or a full Redis must not cost the nightly job.
+            raise
         logger.exception("cron entry not fired", extra={"function": cron_job.function_name})
         return None
 
