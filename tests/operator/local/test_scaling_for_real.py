@@ -34,25 +34,40 @@ if "run" in sys.orig_argv:
 QUICK = {"maxReplicas": 3, "jobsPerReplica": 10, "scaleDown": {"windowSeconds": 1}}
 
 
+async def lose_worker_with_job(producer: RRQClient, queue: str) -> None:
+    """Enqueue a job and leave it in the hands of a worker that never renews its lease."""
+    store = producer.job_store
+    store.settings.worker_lease_seconds = 1
+    await producer.enqueue("note", _queue_name=queue)
+    lost = await start_worker(store, f"of a lost node, for {queue}", queues=(queue,))
+    await lost.take_one()
+
+
 async def test_pools_at_zero_do_the_jobs_of_fleets_that_are_gone(
     run_local: Callable[..., LocalMode], producer: RRQClient
 ) -> None:
-    store = producer.job_store
-    store.settings.worker_lease_seconds = 1
     fleets: dict[str, dict[str, Any]] = {
         "shop": {"scaling": QUICK},
         "once": {"type": "Job", "job": {"lingerSeconds": 0}},
     }
     for queue in fleets:
-        await producer.enqueue("note", _queue_name=queue)
-        lost = await start_worker(store, f"of a lost node, for {queue}", queues=(queue,))
-        await lost.take_one()
+        await lose_worker_with_job(producer, queue)
     pools = [build_manifest(name, queues=[name], **kind) for name, kind in fleets.items()]
     local_mode = run_local(*pools)
     await local_mode.says("1 orphaned")
     await eventually(lambda: local_mode.ledger.count("effect") == 2, PATIENCE_SECONDS)
     assert set(local_mode.ledger.counts("effect").values()) == {1}
-    await local_mode.says("jobs of lost workers are due again")
+
+
+async def test_local_mode_gives_back_jobs_of_lost_workers_while_no_worker_runs(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    await lose_worker_with_job(producer, "jobs")
+    # A paused pool starts no worker, which would sweep as well.
+    await producer.job_store.set_pause("pool:default/shop", "paused", "ada")
+    local_mode = run_local(build_manifest(scaling=QUICK))
+    await local_mode.says("1 jobs of lost workers are due again")
+    assert not local_mode.replicas()
 
 
 async def test_a_pool_grows_from_zero_cuts_no_job_when_it_shrinks_and_goes_back_to_zero(
