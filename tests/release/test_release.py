@@ -66,6 +66,15 @@ def test_the_command_says_why_it_refuses_and_writes_nothing(
     assert not made.exists()
 
 
+def test_wheel_and_sdist_have_metadata_that_the_upload_knows(tmp_path: Path) -> None:
+    wheel, sdist = sorted(build_distributions(ROOT, tmp_path, EPOCH), key=lambda file: file.suffix != ".whl")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as source:
+        packed = source.extractfile(f"{STEM}-{__version__}/PKG-INFO")
+        assert packed is not None
+        for metadata in (archive.read(f"{STEM}-{__version__}.dist-info/METADATA"), packed.read()):
+            assert metadata.startswith(b"Metadata-Version: 2.4\n")
+
+
 def test_the_builder_is_the_one_that_the_environment_names() -> None:
     moment = datetime(2026, 11, 18, 6, 30, tzinfo=UTC)
     build = provenance.Build("1.2.0", "a" * 40, False, moment, moment)
