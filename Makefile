@@ -78,12 +78,13 @@ test-static: static
 
 test-tests: $(VENV)/.ready
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT) -m "$(ALONE)"
+	$(BIN)/coverage run $(PYTEST) -n $(WITH_SHORT) -m "$(ALONE)"; status=$$?; \
+	$(BIN)/coverage combine -q; exit $$status
 
+# Both reports, also where the first one fails.
 test-coverage: $(VENV)/.ready
-	@$(BIN)/coverage combine -q
-	$(BIN)/coverage report --include='worker/*'
-	$(BIN)/coverage report --include='operator/*' --omit='$(NEEDS_API_SERVER)'
+	$(BIN)/coverage report --include='worker/*'; status=$$?; \
+	$(BIN)/coverage report --include='operator/*' --omit='$(NEEDS_API_SERVER)' && exit $$status
 
 test-chaos: $(VENV)/.ready
 	@$(CHAOS) --quick --seed $(CHANGE_SEED)
@@ -104,8 +105,8 @@ test-long-chaos: $(VENV)/.ready
 	@$(CHAOS) --seed $(CHANGE_SEED)
 
 coverage: $(VENV)/.ready ## Demand 90 % of branches over what make test and make test-cluster ran
-	$(BIN)/coverage report --include='worker/*'
-	$(BIN)/coverage report --include='operator/*'
+	$(BIN)/coverage report --include='worker/*'; status=$$?; \
+	$(BIN)/coverage report --include='operator/*' && exit $$status
 
 # Both at once, as either keeps one processor busy.
 static: $(VENV)/.ready

