@@ -7,8 +7,9 @@ others take.
 
 Kubernetes is told by the deletion cost which pods are meant. Before it compares costs, it takes pods that never
 started, then pods that are not ready. A pod that never started holds no job, so Kubernetes may take any of those. While
-a pod that did start is not ready and not quiet, only pods that never started are given back. A pod that starts in the
-moment of the choice gets SIGTERM and drains.
+a pod that did start is not ready and not quiet, only pods that never started are given back. Pods that crash again and
+again would be such for ever, so where all that are not ready are idle, all of them are flagged until the pool is smaller.
+A pod that starts in the moment of the choice gets SIGTERM and drains.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -83,6 +84,13 @@ def plan_shrinking(
         present = min(present, requested)
     ordered = sorted(candidates, key=lambda pod: _order(pod, flagged))
     victims = ordered[: max(0, present - kept)]
+    unready = [pod for pod in candidates if pod.has_started and not pod.is_ready]
+    may_be_mistaken = (
+        kept < requested
+        and not is_rolling_out
+        and any(pod.has_started for pod in victims)
+        and all(pod.busy == 0 and pod.is_settled for pod in unready)
+    )
     # Kubernetes is about to take pods that were given up before, and may be at it already. Until they are gone
     # nobody is called back, also when the pool grows meanwhile: it could be one of them.
     takes_pods = has_surplus and not (is_rolling_out and is_observed)
@@ -92,7 +100,11 @@ def plan_shrinking(
         if _is_flagged(pod, flagged) and (takes_pods or pod.uid in given_up)
     ]
     victim_uids = {pod.uid for pod in victims}
-    quiet = [pod for pod in victims if _has_gone_quiet(pod, flagged)]
+    # Those stay, but Kubernetes may take them for victims.
+    beside = [pod for pod in unready if pod.uid not in victim_uids] if may_be_mistaken else []
+    held = [*victims, *beside]
+    held_uids = {pod.uid for pod in held}
+    quiet = [pod for pod in held if _has_gone_quiet(pod, flagged)]
     quiet_uids = {pod.uid for pod in quiet}
     staying = [pod for pod in candidates if pod.uid not in quiet_uids]
     # In a roll-out replicas are spread over two ReplicaSets, and costs are compared only within one. When all go, nobody
@@ -103,9 +115,9 @@ def plan_shrinking(
     # Never fewer than the pods that must not go. Those that were asked for and never came are given up first.
     lowered = max(kept, len(candidates) - len(leaving))
     return ShrinkPlan(
-        drain=tuple(pod.uid for pod in victims),
+        drain=tuple(pod.uid for pod in held),
         release=tuple(
-            pod.uid for pod in candidates if pod.uid not in victim_uids and _is_flagged(pod, flagged)
+            pod.uid for pod in candidates if pod.uid not in held_uids and _is_flagged(pod, flagged)
         ),
         costs={
             # Also where a flag ended before its pod could leave: by its old cost it would go with its jobs. Not where
@@ -113,10 +125,14 @@ def plan_shrinking(
             **{
                 pod.name: 0 for pod in staying if pod.deletion_cost == VICTIM_COST and pod.uid not in given_up
             },
-            **{pod.name: VICTIM_COST for pod in leaving if may_lower and pod.deletion_cost != VICTIM_COST},
+            **{
+                pod.name: VICTIM_COST
+                for pod in leaving
+                if may_lower and pod.uid in victim_uids and pod.deletion_cost != VICTIM_COST
+            },
         },
         replicas=lowered if may_lower and lowered < requested else None,
-        waiting_for=len(victims) - len(quiet),
+        waiting_for=len(victim_uids - quiet_uids),
     )
 
 

@@ -190,6 +190,33 @@ def test_pending_pods_are_given_back_whether_or_not_others_stay_pending(target: 
     assert not set(second.costs) & {one.name for one in busy}
 
 
+@pytest.mark.parametrize("target", [60, 30, 11, 10])
+def test_pods_that_crash_again_and_again_are_given_back_whether_or_not_others_stay(target: int) -> None:
+    idle = [pod(f"a{number}") for number in range(10)]
+    crashing = [pod(f"b{number}", is_ready=False, has_workers=False) for number in range(90)]
+
+    first = plan([*idle, *crashing], target)
+    idle = [replace(one, is_draining=one.uid in first.drain) for one in idle]
+    second = plan([*idle, *crashing], target, set(first.drain))
+    # Which of them Kubernetes takes is its choice: each was refused jobs, and those that are left may have some.
+    left = [replace(one, deletion_cost=second.costs.get(one.name, 0)) for one in (*idle, *crashing)][:target]
+    third = plan(left, target, set(first.drain))
+
+    assert first.replicas is None
+    assert set(first.drain) >= {one.uid for one in crashing}
+    assert (second.replicas, second.waiting_for, len(second.costs)) == (target, 0, 100 - target)
+    assert (third.drain, len(third.release)) == ((), target - 10)
+
+
+def test_a_pod_that_is_not_ready_is_refused_jobs_only_while_it_could_be_taken_for_another() -> None:
+    starting = [pod(uid, is_ready=False, has_workers=False) for uid in "bc"]
+
+    assert plan([pod("a"), *starting, pending_pod("d")], 3).drain == ("d",)
+    assert plan([pod("a", busy=1, is_ready=False), *starting], 2).drain == ("c",)
+    assert plan([pod("a"), *starting], 2, is_rolling_out=True).drain == ("c",)
+    assert plan([flagged_pod("a"), *starting], 3, {"a"}, given_up={"a"}).drain == ("a",)
+
+
 def test_beside_a_busy_pod_that_is_not_ready_only_pending_pods_are_given_back() -> None:
     unready, idle = pod("a", busy=1, is_ready=False), flagged_pod("b")
 
