@@ -34,7 +34,8 @@ def find_deaths(
             continue
         # Of a pod that is deleted the kubelet reports the end in the moment before its object goes.
         if _is_proven_dead(worker, pod):
-            certificates.append(DeathCertificate(worker.identity, _find_cause(pod)))
+            cause = _find_cause(pod)
+            certificates.append(DeathCertificate(worker.identity, cause, is_explained=not pod.was_evicted))
         # Force-deleted or lost with its node: the object is gone, the process perhaps not.
         elif worker.pod_uid in vanished or pod.is_cut_off or pod.has_ended:
             hints.append(worker.worker_id)
@@ -53,7 +54,7 @@ def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
 
 
 def _find_cause(pod: PodView) -> dict[str, object] | None:
-    """Return what to blame the jobs in hand for; None where the cluster ended the pod, not they."""
+    """Return the crash to blame the jobs in hand for; None where the cluster ended the pod."""
     end = pod.ending
     if end is None or end.exit_code in (0, STOPPED_EARLY_EXIT_CODE) or pod.was_disrupted:
         return None

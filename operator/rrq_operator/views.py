@@ -61,7 +61,7 @@ class PodView:
     is_cut_off: bool
     """Its containers were fine when last heard of, but its node is no longer heard."""
     was_disrupted: bool
-    """Evicted, preempted or deleted: no fault of the jobs in it."""
+    """Preempted, deleted or evicted: none of its jobs has crashed."""
     deletion_cost: int
     trouble: str
     """Why it cannot start, in the words of the kubelet; empty when nothing is wrong."""
@@ -70,6 +70,8 @@ class PodView:
     owner_kind: str
     has_started: bool = True
     """The worker's container runs or ever ran."""
+    was_evicted: bool = False
+    """By its kubelet, for memory or disk that perhaps the jobs in it have used up."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ def parse_pod(raw: Raw) -> PodView:
         owner_kind=owners[0]["kind"] if owners else "",
         # A pod stays Pending until all its containers have started, also when the worker was the first.
         has_started=phase != "Pending" or _has_worker_started(containers),
+        # A node that drains or shuts down, and preemption, have other reasons.
+        was_evicted=status.get("reason") == "Evicted",
     )
 
 

@@ -103,6 +103,13 @@ def test_a_container_that_is_not_started_again_yet_is_proof_for_the_youngest_too
 def test_jobs_are_blamed_for_crashes_only(changes: dict[str, Any], cause: dict[str, object] | None) -> None:
     [certificate] = judge(build_worker(), build_view(**ENDED, **changes)).certificates
     assert certificate.cause == cause
+    assert certificate.is_explained
+
+
+def test_an_eviction_counts_as_the_loss_of_a_worker_and_not_as_a_crash() -> None:
+    evicted = build_view(**ENDED, ending=Ending(ENDED_AT, 137, "Error"), was_disrupted=True, was_evicted=True)
+    [certificate] = judge(build_worker(), evicted).certificates
+    assert (certificate.cause, certificate.is_explained) == (None, False)
 
 
 def test_a_pod_that_vanished_or_was_cut_off_is_a_hint() -> None:

@@ -97,6 +97,29 @@ def test_a_node_that_fell_silent_cuts_its_pods_off() -> None:
     assert parse_pod(pod({"conditions": conditions, "containerStatuses": [running]})).is_cut_off
 
 
+@pytest.mark.parametrize(
+    ("reason", "condition", "was_evicted"),
+    [
+        ("Evicted", "TerminationByKubelet", True),
+        ("Evicted", None, True),  # of an older kubelet
+        ("Preempting", "TerminationByKubelet", False),
+        ("Terminated", "TerminationByKubelet", False),
+        ("NodeLost", "DeletionByTaintManager", False),
+        (None, "EvictionByEvictionAPI", False),
+        (None, "PreemptionByScheduler", False),
+    ],
+    ids=["eviction", "old eviction", "preemption", "node shutdown", "node loss", "drain", "scheduler"],
+)
+def test_only_a_pod_that_used_too_much_of_its_node_was_evicted(
+    reason: str | None, condition: str | None, was_evicted: bool
+) -> None:
+    target = {"type": "DisruptionTarget", "status": "True", "reason": condition}
+    status = {"phase": "Failed", "reason": reason, "conditions": [target] if condition else []}
+    view = parse_pod(pod(status))
+    assert view.was_evicted is was_evicted
+    assert view.was_disrupted
+
+
 def deployment(**changes: Any) -> dict[str, Any]:
     status = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "readyReplicas": 3}
     return {

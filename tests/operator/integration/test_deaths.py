@@ -108,7 +108,7 @@ async def test_a_restarted_container_buries_the_workers_before_it_and_none_after
     assert await old.in_hand() == set()
 
 
-async def test_an_evicted_pod_gives_its_jobs_back_and_blames_none(
+async def test_an_evicted_pod_gives_its_jobs_back_and_counts_as_a_lost_worker(
     desk: PoolDesk, pod: dict[str, str], store: JobStore
 ) -> None:
     worker = await hold_job(store, "job", "worker", pod["uid"])
@@ -132,7 +132,8 @@ async def test_an_evicted_pod_gives_its_jobs_back_and_blames_none(
         ],
     )
     await eventually(lambda: is_queued(store, "job"))
-    assert "suspect" not in await job_fields(store, "job")
+    fields = await job_fields(store, "job")
+    assert (fields.get("losses"), fields.get("suspect"), fields.get("crash_history")) == ("1", None, None)
     assert await worker.in_hand() == set()
 
 
