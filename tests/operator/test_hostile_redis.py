@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from hostile_redis import HOSTILE_TO_OBSERVERS, HostileRedis, always, build_observation, hostile_process
+from hostile_redis import (
+    HOSTILE_TO_OBSERVERS,
+    ODD_GREETINGS,
+    HostileRedis,
+    always,
+    build_observation,
+    hostile_process,
+)
 from queue_steps import ask, enqueue
 from redis_group_bench import Bench
 from rrq_operator.queues import QueueTrouble, RedisQueues
@@ -124,6 +131,13 @@ async def test_the_pools_of_a_redis_that_ends_no_reply_say_so() -> None:
         with pytest.raises(QueueTrouble, match="sent a reply of more than 8388608 bytes") as caught:
             await queues.observe({"default": 0.0})
         assert caught.value.reason == "Unreachable"
+
+
+@pytest.mark.parametrize("greeting", ODD_GREETINGS)
+async def test_the_pools_of_a_redis_that_greets_with_nonsense_say_so(greeting: bytes) -> None:
+    async with HostileRedis(always(b":0\r\n"), greeting=greeting) as server, opened(server.url) as queues:
+        with pytest.raises(QueueTrouble, match="an answer that makes no sense"):
+            await queues.observe({"default": 0.0})
 
 
 async def test_as_many_workers_as_an_operator_lists_fit_into_its_limits() -> None:

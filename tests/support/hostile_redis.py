@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 #: Stands for the port of the server in what it answers.
 PORT = b"{port}"
-_HANDSHAKE = frozenset({b"AUTH", b"CLIENT", b"HELLO", b"PING", b"SELECT"})
+_HANDSHAKE = frozenset({b"AUTH", b"CLIENT", b"PING", b"SELECT"})
 _MEBIBYTE = 1024 * 1024
 
 
 class HostileRedis:
-    """Use as ``async with HostileRedis(answer) as server``; ``answer`` gets the words of each command."""
+    """Use as ``async with HostileRedis(answer) as server``; ``answer`` gets the words of each command.
 
-    def __init__(self, answer: Answer) -> None:
+    ``greeting`` is what it says to HELLO.
+    """
+
+    def __init__(self, answer: Answer, *, greeting: bytes = b"+OK\r\n") -> None:
         self.connections = 0
         self._answer = answer
+        self._greeting = greeting
         self._listener = Listener(self._serve)
 
     @property
@@ -46,9 +50,15 @@ class HostileRedis:
         self.connections += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while command := await _read_command(reader):
-                async for piece in _say_ok() if command[0].upper() in _HANDSHAKE else self._answer(command):
+                async for piece in self._choose(command)(command):
                     writer.write(piece.replace(PORT, b"%d" % self._listener.port))
                     await writer.drain()
+
+    def _choose(self, command: list[bytes]) -> Answer:
+        word = command[0].upper()
+        if word == b"HELLO":
+            return always(self._greeting)
+        return always(b"+OK\r\n") if word in _HANDSHAKE else self._answer
 
 
 async def _read_command(reader: asyncio.StreamReader) -> list[bytes]:
@@ -60,8 +70,8 @@ async def _read_command(reader: asyncio.StreamReader) -> list[bytes]:
     return words
 
 
-async def _say_ok() -> AsyncIterator[bytes]:
-    yield b"+OK\r\n"
+#: What nobody says to HELLO: a number, nothing, no list.
+ODD_GREETINGS = (b":1\r\n", b"$-1\r\n", b"*-1\r\n")
 
 
 def always(reply: bytes) -> Answer:

@@ -10,12 +10,13 @@ import pytest
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
+from hostile_redis import ODD_GREETINGS, HostileRedis, always
 from proxy import RedisProxy
 from queue_steps import ask, lease_end_ms
 from rrq import attempts
 from rrq.client import JobRequest, RRQClient
 from rrq.connection import is_script_failure
-from rrq.exc import EnqueueError
+from rrq.exc import EnqueueError, RedisUnavailable
 from rrq.flow import Limit
 from rrq.job import JobStatus
 from rrq.messages import DeathCertificate
@@ -414,6 +415,15 @@ async def test_a_producer_leaves_a_server_that_became_a_replica(
             await client.enqueue("nothing")
         assert not store.wire.is_open, "or the new master would never be asked for"
     finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("greeting", ODD_GREETINGS)
+async def test_a_producer_takes_a_server_that_greets_with_nonsense_for_unavailable(greeting: bytes) -> None:
+    async with HostileRedis(always(b":0\r\n"), greeting=greeting) as server:
+        client = RRQClient(RRQSettings(redis_dsn=server.url))
+        with pytest.raises(RedisUnavailable, match="makes no sense"):
+            await client.enqueue("greet")
         await client.close()
 
 

@@ -411,7 +411,7 @@ class Wire:
             about: Any = ()
             with contextlib.suppress(ResponseError):  # a proxy may not know the command
                 about = await connection.read_response()
-            if b"cluster" in about:
+            if _make_sense(about, lambda about: b"cluster" in about):
                 raise ResponseError(describe_cluster(mask_dsn(self._settings.redis_dsn)))
             is_server = True
         finally:
