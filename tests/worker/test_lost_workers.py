@@ -162,6 +162,10 @@ async def test_job_that_kills_a_worker_of_a_fixed_id_each_time_is_dead_lettered(
         await let_the_fleet_beat(store)
     await start_worker(store, "mailer")
     assert await dead_letters(store) == ["killer"]
+    assert await ask(store, "HGET", store.keys.counters, "dead") == b"1"
+    minute = await now_ms(store) // 60_000
+    told = [await ask(store, "HGET", store.keys.stats_key(at), "|dead") for at in (minute - 1, minute)]
+    assert b"1" in told
 
 
 async def test_worker_replaced_after_an_outage_of_redis_counts_against_no_job(store: JobStore) -> None:

@@ -285,7 +285,14 @@ class QueueProtocol:
             )
         renewal: Renewal = await self.wire.run(
             load_script("renew_leases"),
-            [keys.leases, keys.guard, keys.active_workers, keys.active_queues, keys.monitor_stream],
+            [
+                keys.leases,
+                keys.guard,
+                keys.active_workers,
+                keys.active_queues,
+                keys.monitor_stream,
+                keys.counters,
+            ],
             args,
             read=parse_renewal,
         )

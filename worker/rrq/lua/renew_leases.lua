@@ -1,6 +1,6 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard
--- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream
+-- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard, minute, statistics
+-- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream   6 counters
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   6 crash limit   7 lost limit   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
 --          health TTL (s), queues (JSON list), functions (JSON list, when it registers)
@@ -12,6 +12,7 @@ local leases, guard = KEYS[1], KEYS[2]
 local lease_ms, renewal_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local letters = {ARGV[4], tonumber(ARGV[5])}
 local FIRST, FIELDS_PER_WORKER = 7, 9
+local has_blamed = false
 
 -- A restart or a fail-over may have forgotten claims, and those jobs would be given to others while they run. So
 -- nobody claims what was due by then until everybody who had a lease has said what is in hand; for the dead nobody
@@ -60,6 +61,7 @@ local function give_back_of_predecessor(id, lease_end)
   if #jobs > 0 and not is_outage and not blame().is_end_explained(id, lease_end) then
     local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7])}
     blame_job = blame().for_loss(id, 0, #jobs - 1, rules)
+    has_blamed = true
   end
   for _, job_id in ipairs(jobs) do
     give_back(job_id, id, 'Worker ' .. id .. ' was replaced by a new process. Re-queued.', letters, blame_job)
@@ -133,6 +135,11 @@ try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 local replies = {now_ms, -1}
 for at = FIRST, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
 let_others_in()
+local buried = has_blamed and blame().buried() or 0
+if buried > 0 then
+  count(KEYS[6], 'dead', buried)
+  count_ended('dead', buried)
+end
 local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 -- A score may be as far away as +inf, which no integer reply can carry.
 if first[2] then replies[2] = math.min(2 ^ 52, math.max(tonumber(first[2]), state.reap_not_before_ms)) end
