@@ -194,7 +194,10 @@ def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
 ) -> None:
     installed = install(wheel, tmp_path / "environment", "worker")
     install_wheel(build_other_wheel(tmp_path), installed.folder)
-    line = refusal_of(installed.run("rrq", "--version"))
+    # Its own program has the place of ours, and knows nothing of us.
+    assert output_of(installed.run("rrq", "--version")) == "rrq 0.11.1\n"
+    line = refusal_of(installed.run("python", "-m", "rrq", "--version"))
+    assert line == refusal_of(installed.run("rrq-operator", "--version"))
     said, _, cure = line.partition(" Run: ")
     assert said == "ERROR: Another distribution has overwritten files of rrq-kubernetes."
     remove, bring_back = cure.split(" && ")
@@ -208,9 +211,11 @@ def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
 
 
 def build_other_wheel(folder: Path) -> Path:
-    """Build a wheel with the name and the package of the other project."""
+    """Build a wheel with the name, the package and the program of the other project."""
     files = {
         "rrq/__init__.py": "",
+        "rrq/other.py": "def main(): print('rrq 0.11.1')\n",
+        "rrq-0.11.1.dist-info/entry_points.txt": "[console_scripts]\nrrq = rrq.other:main\n",
         "rrq-0.11.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: rrq\nVersion: 0.11.1\n",
         "rrq-0.11.1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
