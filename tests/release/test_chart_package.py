@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from chart_package import (
 from rrq.version import __version__
 
 EPOCH = 1_700_000_000
+PUBLISHED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["rrq"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_helm_takes_the_archive_and_packs_the_same_one(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     ).stdout
-    assert f'image: "ghcr.io/rrq-kubernetes/rrq-operator:{__version__}"' in rendered
+    assert f'image: "{PUBLISHED["registry"]}/{PUBLISHED["owner"]}/rrq-operator:{__version__}"' in rendered
 
 
 def make_folders(above: Path) -> tuple[Path, Path]:
