@@ -98,12 +98,15 @@ class RedisSources:
         #: How long a round may take; None for as long as it needs. What is left has its turn in the next.
         self._round_seconds = round_seconds
         self._secrets: dict[SecretName, _Secret] = {}
+        # By name and key the value in use, and the uid of the Secret that had it first.
+        self._origins: dict[tuple[SecretName, str], tuple[str, str]] = {}
 
     async def refresh(self, pools: Iterable[Pool]) -> None:
         """Read Secrets that are in doubt or new, then a few of those read longest ago; forget unused ones."""
         named = {name for pool in pools if (name := _secret_name(pool)) is not None}
         for name in set(self._secrets) - named:
             del self._secrets[name]
+        self._origins = {place: origin for place, origin in self._origins.items() if place[0] in named}
         wanted = self._choose(named)
         ends_at = None if self._round_seconds is None else monotonic() + self._round_seconds
         for first in range(0, len(wanted), _READS_AT_ONCE):
@@ -143,7 +146,8 @@ class RedisSources:
         if redis.url_from is None:
             return ResolvedRedis(RedisIdentity(redis.url or "", redis.key_prefix), SecretVersion())
         reference = redis.url_from.secret_key_ref
-        secret = self._secrets.get((pool.namespace, reference.name))
+        name = pool.namespace, reference.name
+        secret = self._secrets.get(name)
         where = f"Secret {pool.namespace}/{reference.name}"
         if secret is None:
             return RedisSourceTrouble("SecretUnread", f"{where} has not been read yet.", is_unread=True)
@@ -162,7 +166,12 @@ class RedisSources:
                 f"Key {reference.key!r} of {where} holds no URL that the operator accepts, such as "
                 f"redis://user:password@host:6379/0: {fault}.",
             )
-        version = SecretVersion(_digest(secret.data[reference.key], secret.uid), secret.resource_version)
+        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
+        place, origin = (name, reference.key), (secret.data[reference.key], secret.uid)
+        known = self._origins.get(place)
+        if known is None or known[0] != origin[0]:
+            known = self._origins[place] = origin
+        version = SecretVersion(_digest(*known), secret.resource_version)
         return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:

@@ -31,6 +31,7 @@ class Secrets:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, str]] = {}
         self.annotations = 0
+        self.generation = 1
         self.is_away = False
         self.delay_seconds = 0.0
         self.reads: list[str] = []
@@ -45,7 +46,10 @@ class Secrets:
             raise KubeMissing("not found", "NotFound")
         data = {key: base64.b64encode(value.encode()).decode() for key, value in self.values[name].items()}
         version = str(hash((str(data), self.annotations)))
-        return {"metadata": {"uid": f"uid-{name}", "resourceVersion": version}, "data": data}
+        return {
+            "metadata": {"uid": f"uid-{name}-{self.generation}", "resourceVersion": version},
+            "data": data,
+        }
 
 
 @pytest.fixture
@@ -134,6 +138,30 @@ async def test_only_another_value_is_another_digest(
     digests = [one.digest for one in (annotated, with_another_key, rotated, rotated_back)]
     assert digests == [first.digest, first.digest, rotated.digest, first.digest]
     assert rotated.digest != first.digest
+
+
+async def test_a_secret_that_was_deleted_and_made_anew_with_the_same_value_has_the_same_digest(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_sources, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(redis_sources, "_REFRESH_DOUBTFUL_SECONDS", 0.0)
+    sources, later_process = (RedisSources(cast("Kube", secrets)) for _ in range(2))
+
+    async def read_digest(by: RedisSources) -> str:
+        resolved = await resolve(by, build())
+        assert isinstance(resolved, ResolvedRedis)
+        return resolved.secret_version.digest
+
+    value, other = {"url": "redis://:first@host/0"}, {"url": "redis://:second@host/0"}
+    secrets.values = {"emails": value}
+    first = await read_digest(sources)
+    secrets.values = {}
+    assert isinstance(await resolve(sources, build()), RedisSourceTrouble)
+    secrets.values, secrets.generation = {"emails": value}, 2
+    assert await read_digest(sources) == first
+    assert await read_digest(later_process) != first, "a process that has not seen the first cannot know"
+    secrets.values, secrets.generation = {"emails": other}, 3
+    assert await read_digest(sources) != first
 
 
 async def test_a_digest_cannot_be_guessed_without_the_uid_of_the_secret(
