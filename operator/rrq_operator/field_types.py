@@ -13,7 +13,7 @@ from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES
 from rrq.time_zones import parse_time_zone
 from rrq_operator.quantities import QUANTITY_PATTERN
 from rrq_operator.redis_urls import LONGEST_URL, URL_RULES
-from rrq_operator.rules import Check, CheckIntOrString, Rule, matching, refuse
+from rrq_operator.rules import CONTROL_CHARACTERS, Check, CheckIntOrString, Rule, matching, refuse
 
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
@@ -141,7 +141,7 @@ RedisUrl = Annotated[
 KeyPrefix = Annotated[
     str,
     Field(min_length=1, max_length=100),
-    Check(matching(r"[^\x00-\x1f\x7f]+", "a key prefix has no control characters")),
+    Check(matching(rf"[^{CONTROL_CHARACTERS}]+", "a key prefix has no control characters")),
 ]
 Quantity = Annotated[
     int | str,

@@ -9,7 +9,7 @@ import re
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from rrq_operator.rules import Rule, matching
+from rrq_operator.rules import CONTROL_CHARACTERS, Rule, for_re2, matching
 
 __all__ = ["LONGEST_URL", "URL_RULES", "drop_client_options", "find_passwords", "find_url_fault"]
 
@@ -26,20 +26,23 @@ _CLIENT_OPTIONS: Final = (
 _OPTION: Final = rf"(({'|'.join(_OPTIONS)}|{_CLIENT_OPTIONS})=[^&]*)?"
 _CODE: Final = "([01][0-9A-Fa-f]|7[Ff])"
 # Some versions of redis-py decode options twice: there %250d is a carriage return, too.
-_CONTROL: Final = rf"[\x00-\x1f\x7f]|%{_CODE}|\?[^?]*%(25)+{_CODE}"
+_CONTROL: Final = rf"[{CONTROL_CHARACTERS}]|%{_CODE}|\?[^?]*%(25)+{_CODE}"
 
 LONGEST_URL: Final = 2048
 #: A newline in a user name or a key would be a command of its own to a server that is no Redis.
 _NO_CONTROL: Final = Rule(
-    f"!self.matches(r'{_CONTROL}')",
+    f"!self.matches(r'{for_re2(_CONTROL)}')",
     lambda url: re.search(_CONTROL, url) is None,
     "a URL has no control characters, neither as they are nor as %00 to %1F or %7F: choose a user name and a password "
     "without them",
 )
+# Without a host redis-py takes localhost, which is the operator's own pod.
+_HOST: Final = r"[^/?#@:,\s][^/?#@,\s]*"
 _SCHEME: Final = matching(
-    r"(redis|rediss)(\+sentinel|\+cluster)?://\S+",
-    "the URL of a Redis begins with redis://, rediss://, redis+sentinel:// or redis+cluster:// (with TLS: rediss+...) "
-    "and has no blanks; a socket, unix://, is out of reach for the operator: write host and port",
+    rf"(redis|rediss)(\+sentinel|\+cluster)?://([^/?#\s]*@)?{_HOST}(,{_HOST})*([/?#]\S*)?",
+    "the URL of a Redis begins with redis://, rediss://, redis+sentinel:// or redis+cluster:// (with TLS: rediss+...), "
+    "names a host and has no blanks; a socket, unix://, is out of reach for the operator: write host and port, and '/', "
+    "'?' and '#' of a password as %2F, %3F and %23",
 )
 _KNOWN_OPTIONS: Final = matching(
     rf"[^?]*(\?{_OPTION}(&{_OPTION})*)?",

@@ -26,13 +26,25 @@ class Rule(NamedTuple):
     message: str
 
 
+#: Characters that end a line or steer a terminal, as a part of a class: C0, DEL, C1 with NEL, and the separators of lines
+#: and paragraphs.
+CONTROL_CHARACTERS: Final = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+
+
 def matching(pattern: str, message: str, *, subject: str = "self") -> Rule:
     """Return the rule that a text as a whole matches ``pattern``, in the syntax that Python and RE2 share."""
     # ASCII, for in RE2 \s and \S know no other blanks.
     whole = re.compile(pattern, re.ASCII)
     return Rule(
-        f"{subject}.matches(r'^(?:{pattern})$')", lambda text: whole.fullmatch(text) is not None, message
+        f"{subject}.matches(r'^(?:{for_re2(pattern)})$')",
+        lambda text: whole.fullmatch(text) is not None,
+        message,
     )
+
+
+def for_re2(pattern: str) -> str:
+    """Return a pattern as RE2 writes it: characters of four digits are the one thing that Python spells differently."""
+    return re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", pattern)
 
 
 def build_validations(rules: Iterable[Rule]) -> list[dict[str, str]]:

@@ -248,6 +248,8 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
     ),
     refused("bad scheme", "spec.redis.url", "http://redis:6379", REDIS_URL),
     refused("URL with blank", "spec.redis.url", "redis://redis: 6379", REDIS_URL),
+    refused("URL without host", "spec.redis.url", "redis:///0", REDIS_URL),
+    refused("line separator in the URL", "spec.redis.url", "redis://redis/0?client_name=\u2028", CONTROL),
     refused("socket", "spec.redis.url", "unix:///var/run/redis.sock", "write host and port"),
     refused("newline in a user", "spec.redis.url", "redis://app%0d%0aGET@redis:6379/0", CONTROL),
     refused(
@@ -264,6 +266,9 @@ BAD_MANIFESTS: tuple[BadManifest, ...] = (
         "spec.redis.keyPrefix",
         "x\r\nflush_all\r\n",
         "a key prefix has no control characters",
+    ),
+    refused(
+        "next line in the prefix", "spec.redis.keyPrefix", "x\x85", "a key prefix has no control characters"
     ),
     refused(
         "empty prefix",
