@@ -1,4 +1,4 @@
-# Everything a fresh machine needs is Python 3.11 and make: each target builds what it lacks.
+# Everything a fresh machine needs is Python 3.11 or newer and make: each target builds what it lacks.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
