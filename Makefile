@@ -164,8 +164,10 @@ audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every
 	@$(TOOLS)/audit.py
 
 # A service that cannot be reached, or does not know every version, is reported and stops nothing.
-nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, the model at length, ten minutes each of soak and chaos
+nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, other versions, the model at length, ten minutes each of soak and chaos
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
+	@$(MAKE) --no-print-directory test-lowest
+	@$(MAKE) --no-print-directory test-pythons
 	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/test_vendor_tracers.py
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200

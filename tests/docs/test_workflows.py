@@ -59,7 +59,7 @@ def test_changes_nights_and_releases_have_a_workflow() -> None:
     assert called == {
         "nightly": ["nightly", "chaos", "kind-test"],
         "release": ["release"],
-        "test": ["test", "test-cluster"],
+        "test": ["test", "test-lowest", "test-cluster"],
     }
 
 
