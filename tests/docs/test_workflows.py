@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kubernetes_build import ETCD
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # Who may write what; everything else is read, or not there.
@@ -97,6 +99,13 @@ def test_every_supported_python_is_tested_and_only_the_next_one_may_fail() -> No
     job = read(ROOT / ".github" / "workflows" / "test.yml")["jobs"]["test"]
     assert job["strategy"]["matrix"]["python"] == [*supported, NEXT_PYTHON]
     assert job["continue-on-error"] == f"${{{{ matrix.python == '{NEXT_PYTHON}' }}}}"
+
+
+def test_the_control_plane_finds_the_etcd_that_only_root_may_install() -> None:
+    steps = read(ROOT / ".github" / "workflows" / "test.yml")["jobs"]["cluster"]["steps"]
+    *_, installs, tests = [step["run"] for step in steps if "run" in step]
+    assert installs.endswith(f"apt-get install -q -y {ETCD['etcd']}")
+    assert tests == "make test-cluster"
 
 
 @pytest.mark.slow
