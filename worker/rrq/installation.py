@@ -16,7 +16,7 @@ _WORKER: Final = ("click", "watchfiles", "rich", "prometheus_client", "psutil", 
 #: The modules that an extra brings, as far as our programs import them by name.
 MODULES: Final = {
     "worker": _WORKER,
-    "operator": (*_WORKER, "kopf", "kubernetes", "yaml"),
+    "operator": (*_WORKER, "kopf", "kubernetes", "aiohttp", "yaml"),
     "dashboard": (*_WORKER, "aiohttp"),
 }
 #: Another project on PyPI, whose package is `rrq` as well: the one that is installed later overwrites the other's files.
