@@ -262,8 +262,8 @@ lock: | python-is-fit ## Write requirements/*.lock anew from pyproject.toml
 	lock worker --constraints requirements/dev.lock --extra worker pyproject.toml && \
 	lock operator --constraints requirements/dev.lock --extra operator pyproject.toml
 
-clean: ## Remove the virtual environment, caches and build results
-	rm -rf $(VENV) .venv-tools dist build .coverage .coverage.* htmlcov
+clean: ## Remove the virtual environments, caches and build results
+	rm -rf $(VENV) .venv-tools .cache/python-* $(LOWEST) dist build .coverage .coverage.* htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -116,6 +116,9 @@ def test_the_linter_of_workflows_has_nothing_to_say() -> None:
     done = subprocess.run(
         ["make", "lint-workflows"], cwd=ROOT, check=False, capture_output=True, text=True, timeout=280
     )
+    # Go itself failed, and has not come as far as the linter.
+    if problems := re.findall(r"^go: (?!downloading).*", done.stderr, re.MULTILINE):
+        pytest.skip(f"actionlint cannot be had here: {problems[0]}")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
