@@ -19,7 +19,14 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterDownError, MovedError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -409,8 +416,12 @@ class Wire:
         try:
             await connection.send_command("HELLO")
             about: Any = ()
-            with contextlib.suppress(ResponseError):  # a proxy may not know the command
-                about = await connection.read_response()
+            try:
+                with contextlib.suppress(ResponseError):  # a proxy may not know the command
+                    about = await connection.read_response()
+            except AuthenticationError as refusal:
+                # Redis 7 explains how to say HELLO, which no user has asked for.
+                raise AuthenticationError("Authentication required.") from refusal
             if _make_sense(about, lambda about: b"cluster" in about):
                 raise ResponseError(describe_cluster(mask_dsn(self._settings.redis_dsn)))
             is_server = True
