@@ -54,8 +54,8 @@ test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store
 	@$(BIN)/python tools/oldest_redis.py $(BIN)/python $(PYTEST) -n $(PROCESSES) $(ON_OLDEST) $(ARGS); status=$$?; \
 	[ $$status -eq $(NOT_HERE) ] || exit $$status; \
 	$(TIERS) note oldest-redis "Redis 6.2 cannot be had here; its step says why."
-ON_OLDEST := tests/worker/model tests/worker/test_*script*.py tests/worker/test_store.py tests/worker/test_durability.py \
-    tests/worker/test_atomic_operations.py tests/worker/test_redis_cluster.py tests/worker/test_deployments.py
+ON_OLDEST := tests/worker/broker/model tests/worker/broker/test_*script*.py tests/worker/broker/test_store.py tests/worker/broker/test_durability.py \
+    tests/worker/broker/test_atomic_operations.py tests/worker/broker/test_redis_cluster.py tests/worker/broker/test_deployments.py
 
 # Each step runs, also after one that failed. The last lines put together what all steps ran, what this machine cannot
 # host, and why.
@@ -168,10 +168,10 @@ nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every chan
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
 	@$(MAKE) --no-print-directory test-lowest
 	@$(MAKE) --no-print-directory test-pythons
-	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/test_vendor_tracers.py
+	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/integrations/test_vendor_tracers.py
 	@$(SOAK) --seconds 600
 	@$(CHAOS) --seconds 600 --faults 200
-	@MODEL_EXAMPLES=5000 $(BIN)/python $(PYTEST) -n $(PROCESSES) tests/worker/model
+	@MODEL_EXAMPLES=5000 $(BIN)/python $(PYTEST) -n $(PROCESSES) tests/worker/broker/model
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
 TAG      ?= latest

@@ -37,7 +37,7 @@ from pools import PoolDesk, build_pool
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.embedded import EmbeddedRedis
-from rrq_operator.kube import Kube, deployments_path, pools_path
+from rrq_operator.cluster.kube import Kube, deployments_path, pools_path
 from waiting import eventually
 
 if TYPE_CHECKING:

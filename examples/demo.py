@@ -32,8 +32,8 @@ from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rrq_operator.api.spec import Pool
     from rrq_operator.local.launch import RedisAddress
-    from rrq_operator.spec import Pool
 
 MANIFEST = Path(__file__).with_name("pool.yaml")
 GIVE_UP_SECONDS = 300.0

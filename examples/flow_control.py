@@ -12,7 +12,7 @@ from rrq import JobRegistry, RRQClient, RRQSettings, RRQWorker
 from rrq.client import JobRequest
 from rrq.embedded import EmbeddedRedis
 from rrq.flow import JobFilter, Limit
-from rrq.job_options import JobOptions
+from rrq.jobs.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from chart_schema import DEFINITION, SCHEMA, render_schema
-from rrq_operator.crd import render_crd
+from rrq_operator.api.crd import render_crd
 
 ROOT = Path(__file__).parents[1]
 CHART_COPY = ROOT / "charts" / "rrq" / "files" / "crds" / DEFINITION.name

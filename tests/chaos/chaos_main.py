@@ -22,9 +22,9 @@ from chaos_redis import ALWAYS, EVERY_SECOND, ChaosRedis, find_server_for_fake_c
 from evidence import MAIN, DueAgain, Sample
 from legacy import LegacyUnavailable
 from newer_redis import find_server_with_waitaof
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.keys import Keys
 from rrq.constants import DEFAULT_DLQ_NAME
-from rrq.keys import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ import time
 from typing import Any
 
 from chaos_ledger import ACKNOWLEDGED, LedgerWriter
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.client import RRQClient
-from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
 from rrq.settings import RRQSettings
 

@@ -15,7 +15,7 @@ from chaos_pods import PodPlace
 from chaos_processes import make_producers, read_producers
 from chaos_redis import ChaosRedis
 from evidence import SENTINEL
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.embedded import EmbeddedSentinel
 from waiting import eventually
 

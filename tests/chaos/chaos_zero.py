@@ -20,8 +20,8 @@ from chaos_redis import ChaosRedis
 from evidence import ZERO
 from local_mode import LocalMode, build_manifest
 from pod import SUPPORT
+from rrq.broker.keys import Keys
 from rrq.client import JobRequest, RRQClient
-from rrq.keys import Keys
 from rrq.settings import RRQSettings
 from waiting import eventually
 

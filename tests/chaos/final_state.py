@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_main import open_control
 from evidence import PartState
+from rrq.broker.keys import Keys
 from rrq.constants import DEFAULT_DLQ_NAME
-from rrq.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chaos_ledger import ACKNOWLEDGED
 from chaos_main import OWN
 from evidence import Injected, ended_now
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.exc import RRQError
 from rrq.job import new_job_id
 

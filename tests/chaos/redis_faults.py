@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evidence import SENTINEL, HalfDone, Injected, ended_now
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

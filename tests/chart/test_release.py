@@ -19,7 +19,7 @@ from helm_client import CHART, HelmFailed
 from pool_definition import CRD_FILE, install_pool_definition, wait_until_served
 from pools import PoolDesk, build_pool
 from rendering import HERE, find, parse_objects, read_values
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 from waiting import eventually
 
 if TYPE_CHECKING:

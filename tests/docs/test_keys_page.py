@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import keys_page
 import reference
 from queue_steps import ask, dead, done, new_job, now_ms, start_worker, unknown_function
+from rrq.broker.cron_table import build_cron_table
 from rrq.cron import CronJob
-from rrq.cron_table import build_cron_table
 from rrq.flow import Limit, PoolReport
-from rrq.job_options import JobOptions, build_options
+from rrq.jobs.options import JobOptions, build_options
 
 if TYPE_CHECKING:
     from rrq.store import JobStore
 
 POOL = PoolReport("shop/emails", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "idle", 1)
-#: A message is not kept; and to await workers takes a Redis that came back (tests/worker/test_reap_script.py).
+#: A message is not kept; and to await workers takes a Redis that came back (tests/worker/broker/test_reap_script.py).
 NEVER_SEEN = {"rrq:notify", "rrq:workers:awaited"}
 #: Gone before a busy machine looks; that it is on the page is seen below.
 SELDOM_SEEN = {"rrq:notified:rrq:queue:<queue>"}
@@ -140,7 +140,7 @@ async def test_keys_in_redis_are_those_of_the_page_with_their_types_and_lifetime
 def test_every_key_that_a_script_builds_is_on_the_page() -> None:
     starts = {
         start
-        for path in (reference.ROOT / "worker" / "rrq" / "lua").rglob("*.lua")
+        for path in (reference.ROOT / "worker" / "rrq" / "broker" / "lua").rglob("*.lua")
         for start in re.findall(r"\bprefix \.\. '([\w:]+)'", path.read_text())
     }
     assert len(starts) > 20

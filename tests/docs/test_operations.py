@@ -17,11 +17,11 @@ from doc_pages import ROOT, find_blocks, find_commands, find_pages
 from page_shell import PageShell, find_free_port, find_redis_cli
 from promql import find_metrics
 from rrq import RRQClient, RRQSettings, telemetry
+from rrq.broker.connection import open_redis
 from rrq.client import JobRequest
-from rrq.connection import open_redis
 from rrq.embedded import find_redis_server
+from rrq_operator.decide.manifests import build_deployment
 from rrq_operator.local.manifest import read_pools
-from rrq_operator.manifests import build_deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

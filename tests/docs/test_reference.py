@@ -17,7 +17,7 @@ import pool_page
 import reference
 import settings_page
 from reference_text import Undescribed
-from rrq.keys import Keys
+from rrq.broker.keys import Keys
 from rrq.settings import RRQSettings
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pool_definition import remove_pool_definition
 from pools import PoolDesk
 from port_forward import PortForward
 from rrq.client import RRQClient
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 from story import Story
 from story_redis import NAME, PORT, StoryRedis, start_redis
 

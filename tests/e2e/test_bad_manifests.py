@@ -13,7 +13,7 @@ import pytest
 from bad_manifests import BAD_MANIFESTS
 from control_plane import KubectlFailed
 from pool_definition import read_trouble
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 
 if TYPE_CHECKING:
     from pools import PoolDesk

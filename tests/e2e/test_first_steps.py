@@ -12,8 +12,8 @@ import pytest
 from cluster_choice import name_image
 from diagnosis import OPERATOR_NAMESPACE
 from helm_client import CHART
+from rrq.broker.connection import open_redis
 from rrq.client import JobRequest, RRQClient
-from rrq.connection import open_redis
 from rrq.job import JobStatus
 from story import POOL_LABEL, read_labelled
 from waiting import eventually

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rrq_operator.manifests import COST_ANNOTATION
+from rrq_operator.decide.manifests import COST_ANNOTATION
 from story import is_ready
 from story_watch import Change, Resize, Watch, find_resizes
 from waiting import eventually

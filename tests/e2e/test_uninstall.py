@@ -10,7 +10,7 @@ import pytest
 
 from diagnosis import OPERATOR_NAMESPACE
 from operator_release import NAME, NAME_LABEL, OperatorRelease
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 from steady_pool import SteadyPool
 from story import read_labelled
 from waiting import eventually

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from queue_steps import ask, dead_letters, end_lease, is_queued, job_fields, let_the_fleet_beat, start_worker
+from rrq.broker.messages import DeathCertificate
 from rrq.client import JobRequest, RRQClient
 from rrq.job import Job
-from rrq.messages import DeathCertificate
 from rrq.settings import RRQSettings
 from waiting import eventually
 

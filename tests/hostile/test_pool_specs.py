@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad_manifests import GOOD_CHANGES, change, good_manifest
-from rrq_operator.informer import Informer
+from rrq_operator.api.spec import Pool, SpecError, parse_pool
+from rrq_operator.cluster.informer import Informer
+from rrq_operator.decide.objects import parse_budget, parse_deployment, parse_job, parse_pod
 from rrq_operator.local.manifest import ManifestError, parse_pools
-from rrq_operator.spec import Pool, SpecError, parse_pool
-from rrq_operator.views import parse_budget, parse_deployment, parse_job, parse_pod
 
 FIELDS = [
     "type", "queues", "redis", "url", "urlFrom", "secretKeyRef", "name", "key", "keyPrefix", "worker", "image", "settings",

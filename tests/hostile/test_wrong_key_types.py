@@ -28,13 +28,13 @@ from foreign_hands import (
     put,
 )
 from queue_steps import ask, dead_letters, job_fields
+from rrq.broker.keys import Keys
+from rrq.broker.messages import CronVerdict
+from rrq.broker.scripts import load_script
 from rrq.client import JobRequest
 from rrq.cron import CronJob
 from rrq.exc import RRQError
 from rrq.flow import Limit
-from rrq.keys import Keys
-from rrq.messages import CronVerdict
-from rrq.scripts import load_script
 from waiting import eventually
 
 if TYPE_CHECKING:

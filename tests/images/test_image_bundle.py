@@ -66,7 +66,7 @@ def test_an_unchanged_tree_needs_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_
     "source",
     [
         "Dockerfile.worker",
-        "worker/rrq/lua/claim_jobs.lua",
+        "worker/rrq/broker/lua/claim_jobs.lua",
         "requirements/operator.lock",
         "tests/e2e/images/app/stories.py",
     ],

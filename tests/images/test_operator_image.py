@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 def test_the_operator_image_has_the_controller_and_its_clients(
     engine: DockerEngine, operator_image: str
 ) -> None:
-    code = "import rrq, rrq_operator.process, kopf, kubernetes"
+    code = "import rrq, rrq_operator.control.process, kopf, kubernetes"
     python = ("--entrypoint", "python3", operator_image, "-c", code)
     engine.run("run", "--rm", "--network", "none", *LOCKED_DOWN, *python)
 

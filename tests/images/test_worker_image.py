@@ -102,7 +102,7 @@ def test_a_container_knows_how_many_cpus_it_was_given(
 ) -> None:
     code = """
 import dataclasses, json
-from rrq.allotment import read_cpu_allotment
+from rrq.runtime.allotment import read_cpu_allotment
 print(json.dumps(dataclasses.asdict(read_cpu_allotment())))
 """
     allotment = ask(engine, worker_image, code, *limit)

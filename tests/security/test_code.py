@@ -31,8 +31,8 @@ BAD_CALLS = {
 #: Modules that may be named by a text, where that text is the user's own: a path of settings, our own commands, an
 #: exporter or tracer that the application brings.
 MAY_IMPORT_BY_NAME = {
-    "worker/rrq/commands/settings_loading.py",
-    "worker/rrq/commands/on_demand.py",
+    "worker/rrq/settings_loading.py",
+    "worker/rrq/commands/lazy_group.py",
     "worker/rrq/__init__.py",  # a table of its own names
     "worker/rrq/hooks.py",  # exporters and hooks that the settings name
 }

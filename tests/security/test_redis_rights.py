@@ -17,16 +17,16 @@ from fleet import all_done
 from pod import Pod
 from queue_steps import start_worker
 from rrq import RRQClient, RRQSettings
+from rrq.broker.messages import DeathCertificate, WorkerIdentity
+from rrq.broker.scripts import load_script
 from rrq.client import JobRequest
 from rrq.cron import CronJob
 from rrq.exc import SettingsError
 from rrq.flow import Limit, PoolReport
-from rrq.messages import DeathCertificate, WorkerIdentity
-from rrq.scripts import load_script
-from rrq_operator.deaths import Deaths
-from rrq_operator.publishing import Publication
-from rrq_operator.queues import RedisQueues
-from rrq_operator.redis_sources import RedisIdentity
+from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.decide.deaths import Deaths
+from rrq_operator.decide.publishing import Publication
+from rrq_operator.redis.queues import RedisQueues
 from uncounted import UNCOUNTED
 from waiting import eventually
 

@@ -1,6 +1,6 @@
 """A password in the URL of Redis never comes out: real processes, every failure, everything they say is searched.
 
-What masks is tested by itself in tests/worker/test_masking.py; here is whether it stands at every way out.
+What masks is tested by itself in tests/worker/runtime/test_masking.py; here is whether it stands at every way out.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from listening import Listener
 from operator_process import RunningOperator
 from rrq import RRQClient, RRQSettings
 from rrq.exc import RedisUnavailable
-from rrq_operator.kube import Kube, KubeUnavailable
-from rrq_operator.queues import QueueTrouble, RedisQueues
-from rrq_operator.redis_sources import RedisIdentity
+from rrq_operator.cluster.kube import Kube, KubeUnavailable
+from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 from waiting import eventually
 
 if TYPE_CHECKING:

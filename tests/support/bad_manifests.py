@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from rrq_operator.spec import API_VERSION, KIND
+from rrq_operator.api.spec import API_VERSION, KIND
 
 Manifest = dict[str, Any]
 

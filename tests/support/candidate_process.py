@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from kubernetes_client import open_client
 from ledger import read_whole_lines
-from rrq_operator.election import Leadership, lead
-from rrq_operator.election_lease import KubeLeaseStore
+from rrq_operator.cluster.election_lease import KubeLeaseStore
+from rrq_operator.control.election import Leadership, lead
 
 if TYPE_CHECKING:
     import signal

@@ -14,17 +14,17 @@ import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_model import GRID_MS
+from rrq.broker.pipelined_connection import Wire
+from rrq.broker.scripts import build_script
 from rrq.embedded import EmbeddedRedis
-from rrq.scripts import build_script
 from rrq.store import JobStore
-from rrq.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
     from typing import Self, TypeVar
 
-    from rrq.scripts import Script
+    from rrq.broker.scripts import Script
     from rrq.settings import RRQSettings
 
     T = TypeVar("T")

@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
-from rrq_operator.election import (
+from rrq_operator.control.election import (
     Leadership,
     LeaseTaken,
     LeaseUnreachable,
     Surroundings,
     lead,
 )
-from rrq_operator.election_rules import Timing
+from rrq_operator.decide.election_rules import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextvars import Context
 
-    from rrq_operator.election_rules import LeaseRecord
+    from rrq_operator.decide.election_rules import LeaseRecord
 
 Arguments = TypeVarTuple("Arguments")
 

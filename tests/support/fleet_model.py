@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from queue_model import Expiring, ModelQueue
-from rrq.messages import ClaimCode, LeaseState
+from rrq.broker.messages import ClaimCode, LeaseState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rrq.messages import ClaimedJob, WorkerIdentity
+    from rrq.broker.messages import ClaimedJob, WorkerIdentity
 
 
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED")

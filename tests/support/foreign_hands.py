@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rrq.keys import Keys
+    from rrq.broker.keys import Keys
     from rrq.store import JobStore
 
 #: One command per type; the key goes between the first word and the rest.

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from rrq import JobRegistry, RRQClient, RRQSettings, RRQWorker
-from rrq.logs import configure_logging
+from rrq.runtime.logs import configure_logging
 
 logger = logging.getLogger("logging_process")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kubernetes.aio.client import ApiClient, ApiException, CustomObjectsApi
 
-from rrq_operator.spec import GROUP, PLURAL, VERSION
+from rrq_operator.api.spec import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from bad_manifests import Manifest

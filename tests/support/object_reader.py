@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubernetes.config import new_client_from_config
 
-from rrq_operator.spec import API_VERSION, PLURAL
+from rrq_operator.api.spec import API_VERSION, PLURAL
 
 if TYPE_CHECKING:
     from pathlib import Path

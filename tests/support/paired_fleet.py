@@ -12,9 +12,7 @@ import queue_steps
 from paired_queue import DEAD_LETTER_SECONDS, PODS, QUEUES, RESULT_SECONDS, RULES, PairedQueue, Wish
 from queue_reading import find_overruns, read_rows
 from queue_steps import SteppedWorker
-from rrq.flow import Limit
-from rrq.job import JobStatus
-from rrq.messages import (
+from rrq.broker.messages import (
     ClaimCode,
     ClaimedJob,
     DeathCertificate,
@@ -23,6 +21,8 @@ from rrq.messages import (
     OutcomeKind,
     Verdict,
 )
+from rrq.flow import Limit
+from rrq.job import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,9 +15,9 @@ import queue_steps
 from fleet_model import ModelFleet
 from queue_model import ENDED, ModelBatch, Rules
 from queue_reading import find_differences, find_violations, read_rows
-from rrq.cron_table import NewCronTable
-from rrq.job_options import JobOptions, build_kept_job, build_options
-from rrq.messages import CronVerdict
+from rrq.broker.cron_table import NewCronTable
+from rrq.broker.messages import CronVerdict
+from rrq.jobs.options import JobOptions, build_kept_job, build_options
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clocked_redis import ClockedRedis, Row
+    from rrq.broker.messages import NewJob
     from rrq.flow import JobFilter, Limit, PauseState
-    from rrq.messages import NewJob
 
 START_MS = 1_800_000_000_000
 QUEUES = ("rrq:queue:x", "rrq:queue:y")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from rrq.messages import ClaimedJob
+    from rrq.broker.messages import ClaimedJob
     from rrq.store import JobStore
 
 RENEW_SECONDS = 1.0

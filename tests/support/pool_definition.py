@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from control_plane import KubectlFailed
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 
 if TYPE_CHECKING:
     from control_plane import Cluster

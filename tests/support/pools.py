@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from object_reader import RESOURCES
-from rrq_operator.spec import API_VERSION, KIND
+from rrq_operator.api.spec import API_VERSION, KIND
 
 if TYPE_CHECKING:
     from control_plane import Cluster

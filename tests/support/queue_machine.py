@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from paired_fleet import PairedFleet
 from paired_queue import PODS, QUEUES, START_MS, Wish
+from rrq.broker.messages import OutcomeKind
 from rrq.flow import JobFilter, Limit
-from rrq.messages import OutcomeKind
 
 if TYPE_CHECKING:
     from clocked_redis import ClockedRedis

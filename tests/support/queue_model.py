@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from flow_model import ModelFlow
-from rrq.messages import CancelCode, CronVerdict, EnqueueCode, NewJob, Outcome, OutcomeKind, Verdict
+from rrq.broker.messages import CancelCode, CronVerdict, EnqueueCode, NewJob, Outcome, OutcomeKind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from rrq.messages import (
+from rrq.broker.messages import (
     Beat,
     BeatReply,
     Claim,

@@ -8,19 +8,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from pools import build_pool
-from rrq_operator.events import Events
-from rrq_operator.metrics import Metrics
-from rrq_operator.redis_group import RedisGroup
-from rrq_operator.redis_sources import SecretVersion
-from rrq_operator.seats import Controller, Membership, Seat, Turn
-from rrq_operator.shell import Round, Shell
-from rrq_operator.world import PoolRecord, World, parse_record
+from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
+from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.redis_sources import SecretVersion
+from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.pool_slot import Controller, Membership, Seat, Turn
+from rrq_operator.control.redis_group import RedisGroup
+from rrq_operator.control.services import Round, Shell
 
 if TYPE_CHECKING:
     from rrq.flow import PoolReport
-    from rrq_operator.kube import Kube
-    from rrq_operator.redis_sources import RedisIdentity
-    from rrq_operator.spec import Pool
+    from rrq_operator.api.spec import Pool
+    from rrq_operator.cluster.kube import Kube
+    from rrq_operator.cluster.redis_sources import RedisIdentity
 
 
 class NoteTaker:

@@ -1,4 +1,4 @@
-"""Logfire and Datadog with their real packages; run by tests/worker/test_vendor_tracers.py."""
+"""Logfire and Datadog with their real packages; run by tests/worker/integrations/test_vendor_tracers.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rrq import telemetry
+from rrq.broker.messages import CronVerdict
 from rrq.cron import CronJob
-from rrq.messages import CronVerdict
 from rrq.registry import JobRegistry
 from running import run_burst
 

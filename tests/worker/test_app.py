@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rrq import App
+from rrq.broker.messages import CancelCode
 from rrq.exc import JobCancelled, JobFailed, JobNotFound, JobUnfinished, RetryJob
 from rrq.job import JobStatus
 from rrq.job_function import AsyncJobFunction, PlainJobFunction
-from rrq.job_options import JobOptions
-from rrq.messages import CancelCode
+from rrq.jobs.options import JobOptions
 from rrq.settings import RRQSettings
 from running import run_burst
 

@@ -17,11 +17,11 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy import RedisProxy
+from rrq.broker.messages import CancelCode
 from rrq.client import JobRequest, RRQClient
 from rrq.embedded import EmbeddedRedis
 from rrq.exc import EnqueueError, InvalidJob, RedisUnavailable, RRQError, UnserializableArguments
 from rrq.job import Job, JobStatus
-from rrq.messages import CancelCode
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore

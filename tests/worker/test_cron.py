@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrq import time_zones
 from rrq.cron import (
     MONTH_NAMES,
     WEEKDAY_NAMES,
@@ -18,6 +17,7 @@ from rrq.cron import (
     cron_digest,
     decide_tick,
 )
+from rrq.runtime import time_zones
 
 
 def at(text: str) -> datetime:

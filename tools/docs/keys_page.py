@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from reference_text import Undescribed, code, render_page, render_table, words
-from rrq.keys import DEFAULT_PREFIX, Keys
+from rrq.broker.keys import DEFAULT_PREFIX, Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def render() -> str:
     rows = [(code(key.pattern), key.type.lower(), key.meaning, key.lifetime) for key in list_keys()]
     return render_page(
         "Keys in Redis",
-        "worker/rrq/keys.py",
+        "worker/rrq/broker/keys.py",
         OPENING,
         render_table(("key", "type", "what it is", "lives"), rows),
         CLOSING,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from operator_series import read_operator_series
 from reference_text import Undescribed, code, render_page, render_table, words
-from rrq.messages import Observation, QueueObservation
-from rrq.metrics import METRICS, Meter
+from rrq.broker.messages import Observation, QueueObservation
 from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
-from rrq_operator.metrics import Metrics
+from rrq.runtime.metrics import METRICS, Meter
+from rrq_operator.control.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _REMEDY = "Say what it counts where it is made."
 def render() -> str:
     return render_page(
         "Metrics",
-        "worker/rrq/metrics.py, worker/rrq/pod/exposition.py and operator/rrq_operator/metrics.py",
+        "worker/rrq/runtime/metrics.py, worker/rrq/pod/exposition.py and operator/rrq_operator/control/metrics.py",
         OPENING,
         WORKERS,
         render_table(_HEADINGS, list_worker_metrics()),

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rrq.messages import Observation, QueueObservation
-from rrq_operator.burst_pool import BurstPool
-from rrq_operator.manifests import POOL_LABEL, RUN_LABEL
-from rrq_operator.metrics import Metrics
-from rrq_operator.replica_pool import ReplicaPool
-from rrq_operator.shell import Round, Shell
-from rrq_operator.spec import API_VERSION, KIND
-from rrq_operator.views import format_time, parse_job, parse_pod
-from rrq_operator.world import World, parse_record
+from rrq.broker.messages import Observation, QueueObservation
+from rrq_operator.api.spec import API_VERSION, KIND
+from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.control.burst_pool import BurstPool
+from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.replica_pool import ReplicaPool
+from rrq_operator.control.services import Round, Shell
+from rrq_operator.decide.manifests import POOL_LABEL, RUN_LABEL
+from rrq_operator.decide.objects import format_time, parse_job, parse_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

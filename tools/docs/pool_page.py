@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from reference_text import NOTHING, code, render_page, render_table, words
-from rrq_operator.crd import build_crd
-from rrq_operator.rules import VALIDATIONS
+from rrq_operator.api.crd import build_crd
+from rrq_operator.api.rules import VALIDATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ def render() -> str:
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     return render_page(
         "Fields of a pool",
-        "operator/rrq_operator/spec.py and pool_status.py",
+        "operator/rrq_operator/api/spec.py and pool_status.py",
         OPENING,
         VALUES,
         "## spec",

@@ -12,7 +12,7 @@ if os.getpid() == 1:
     for _number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(_number, lambda *_: os._exit(os.EX_TEMPFAIL if "--burst" in sys.argv else 0))
 
-from rrq.installation import require_extra
+from rrq.runtime.installation import require_extra
 
 
 def main() -> None:

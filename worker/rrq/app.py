@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from rrq.client import RRQClient
 from rrq.context import JobContext
-from rrq.enqueue_options import EnqueueOptions, FunctionOptions
 from rrq.job_function import AsyncJobFunction, JobFunction, PlainJobFunction
+from rrq.jobs.enqueue_options import EnqueueOptions, FunctionOptions
 from rrq.middleware import CallNext, check_middleware
 from rrq.registry import JobRegistry, is_async_handler
 from rrq.settings import RRQSettings

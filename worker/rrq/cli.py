@@ -6,7 +6,7 @@ should not pay for the live views.
 
 import click
 
-from rrq.commands.on_demand import CommandsOnDemand
+from rrq.commands.lazy_group import CommandsOnDemand
 from rrq.commands.options import version_option
 
 __all__ = ["rrq"]

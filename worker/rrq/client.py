@@ -16,17 +16,17 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from rrq import telemetry
-from rrq.backoff import LONGEST_DELAY_SECONDS
-from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
+from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, RedisCutOff, mask_dsn
+from rrq.broker.messages import CancelCode, CronVerdict, EnqueueCode, NewJob
 from rrq.cron import CronJob, cron_digest
-from rrq.encoding import encode_arguments
 from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable, SettingsError
 from rrq.hooks import HookManager
 from rrq.job import Job, JobResult, JobStatus, new_job_id
-from rrq.job_options import NO_OPTIONS, JobOptions, build_kept_job, build_options
-from rrq.messages import CancelCode, CronVerdict, EnqueueCode, NewJob
+from rrq.jobs.encoding import encode_arguments
+from rrq.jobs.options import NO_OPTIONS, JobOptions, build_kept_job, build_options
+from rrq.runtime.backoff import LONGEST_DELAY_SECONDS
+from rrq.runtime.suggestions import find_meant
 from rrq.settings import RRQSettings
-from rrq.spelling import find_meant
 from rrq.store import JobStore
 from rrq.tracing import EnqueueTrace
 

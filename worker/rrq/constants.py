@@ -1,7 +1,7 @@
 """Names and numbers that RRQ 0.7 applications import by name.
 
 They describe the default key space (prefix ``rrq:``) and the default limits. Keys for another
-prefix are made in ``keys.py``; options that a deployment may change live in ``settings.py``.
+prefix are made in ``broker/keys.py``; options that a deployment may change live in ``settings.py``.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """When a periodic job is due next: cron expressions and the entries that carry them.
 
 Time comes in as an argument wherever a result depends on it. Enqueueing, and agreeing with the
-rest of the fleet on who enqueues a tick, is the worker's and the store's part. ``cron_table.py`` knows how a table
-of entries looks in Redis, ``time_zones.py`` what clocks do when they change.
+rest of the fleet on who enqueues a tick, is the worker's and the store's part. ``broker/cron_table.py`` knows how a table
+of entries looks in Redis, ``runtime/time_zones.py`` what clocks do when they change.
 """
 
 import calendar
@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from rrq.spelling import suggest
-from rrq.time_zones import find_gap_end, find_moments, parse_time_zone, read_clock
+from rrq.runtime.suggestions import suggest
+from rrq.runtime.time_zones import find_gap_end, find_moments, parse_time_zone, read_clock
 
 __all__ = [
     "MONTH_NAMES",

@@ -1,7 +1,7 @@
 """A real Redis or Valkey server for development: started in a private folder on a private port, gone afterwards.
 
 For demos, tests and local mode only. Which server an application uses in earnest is `settings.redis_dsn`;
-how it is spoken to is `rrq.connection`. Nothing here needs a Redis client: readiness is a PING on a socket.
+how it is spoken to is `rrq.broker.connection`. Nothing here needs a Redis client: readiness is a PING on a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rrq.exc import RRQError
-from rrq.installation import install_command
+from rrq.runtime.installation import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

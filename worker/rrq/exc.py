@@ -29,7 +29,7 @@ Every class survives pickling, because results cross process borders in some app
 
 from collections.abc import Sequence
 
-from rrq.error_types import describe_error
+from rrq.runtime.error_types import describe_error
 
 __all__ = [
     "BurstFailed",

@@ -1,6 +1,6 @@
 """What holds jobs back and what is known about their flow: pauses, limits, statistics, audit. Values only.
 
-How a limit is kept is the business of ``lua/shared/flow.lua``; moving these values, of ``flow_protocol.py``.
+How a limit is kept is the business of ``lua/shared/flow.lua``; moving these values, of ``broker/flow_protocol.py``.
 """
 
 import json

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from rrq.exc import SettingsError
-from rrq.installation import install_command
 from rrq.job import Job
+from rrq.runtime.installation import install_command
 from rrq.settings import RRQSettings
 
 __all__ = ["HookManager", "LoggingHook", "MetricsExporter", "RRQHook"]

@@ -1,6 +1,6 @@
 """What a job is: values only, no Redis and no clock beyond the default enqueue time.
 
-How a job looks inside Redis is the business of ``encoding.py`` and ``decoding.py``; what happens to it,
+How a job looks inside Redis is the business of ``jobs/encoding.py`` and ``jobs/decoding.py``; what happens to it,
 of ``worker.py``.
 """
 

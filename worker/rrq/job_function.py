@@ -1,7 +1,7 @@
 """What a function becomes under ``@app.job()``: itself, and a producer of its jobs that mypy can check.
 
 ``P`` are the parameters of the function without its context, ``R`` is what it returns. Which options there are is
-told by ``enqueue_options.py``; running the jobs is left to the worker, which gets the bare function from the registry.
+told by ``jobs/enqueue_options.py``; running the jobs is left to the worker, which gets the bare function from the registry.
 """
 
 import functools
@@ -10,8 +10,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from rrq.client import JobRequest, RRQClient
 from rrq.context import JobContext
-from rrq.enqueue_options import CallOptions, EnqueueOptions
 from rrq.job_handle import JobHandle
+from rrq.jobs.enqueue_options import CallOptions, EnqueueOptions
 
 __all__ = ["AsyncJobFunction", "Enqueuer", "JobFunction", "PlainJobFunction"]
 

@@ -5,10 +5,10 @@ Waiting itself is ``RRQClient.wait_for_completion``; here its answers become a v
 
 from typing import Generic, TypeVar, cast
 
+from rrq.broker.messages import CancelCode
 from rrq.client import RRQClient
 from rrq.exc import JobCancelled, JobFailed, JobNotFound, JobUnfinished
 from rrq.job import JobResult, JobStatus
-from rrq.messages import CancelCode
 
 __all__ = ["JobHandle"]
 

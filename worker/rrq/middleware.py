@@ -13,7 +13,7 @@
 The first in the list is the outermost. A layer may change the result, swallow an exception, raise one of its own
 (``RetryJob`` included), call the rest again or not at all; whatever leaves the outermost layer is the outcome of
 the attempt. The timeout of the job covers all layers, and a cancellation passes through them. When a handler
-is called, and in which thread, is decided in ``outcomes.py``.
+is called, and in which thread, is decided in ``engine/outcomes.py``.
 """
 
 import functools

@@ -32,7 +32,7 @@ from rrq.cron import CronJob
 from rrq.flow import Limit
 from rrq.middleware import Middleware, check_middleware
 from rrq.registry import JobRegistry
-from rrq.spelling import find_meant
+from rrq.runtime.suggestions import find_meant
 
 __all__ = ["RRQSettings"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from rrq.encoding import build_job_hash
 from rrq.job import Job, JobStatus, new_job_id
+from rrq.jobs.encoding import build_job_hash
+from rrq.jobs.stored_job import QUEUED_STATUSES
 from rrq.store import JobStore
-from rrq.stored_job import QUEUED_STATUSES
 
 FAKE_QUEUES: Final = ("test", "urgent", "low_priority", "default")
 FAKE_STATUSES: Final = (

@@ -1,6 +1,6 @@
 """JobStore: everything RRQ keeps in Redis, under the names that applications of 0.7 know.
 
-The atomic steps of the queue come from ``protocol.py``; here are the records around them: job
+The atomic steps of the queue come from ``broker/protocol.py``; here are the records around them: job
 hashes, queues by rank, locks, dead letters, health and monitoring. ``store.redis`` is an ordinary
 client (bytes in, bytes out) that applications may use directly.
 """
@@ -13,14 +13,14 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from rrq.decoding import parse_job_hash_leniently
-from rrq.encoding import build_job_hash, encode_result, storable_text
+from rrq.broker.flow_protocol import FlowProtocol
+from rrq.broker.messages import ClaimRequest, WorkerIdentity
+from rrq.broker.protocol import QueueProtocol
+from rrq.broker.scripts import load_script
 from rrq.exc import UnreadableJob
-from rrq.flow_protocol import FlowProtocol
 from rrq.job import Job, JobStatus
-from rrq.messages import ClaimRequest, WorkerIdentity
-from rrq.protocol import QueueProtocol
-from rrq.scripts import load_script
+from rrq.jobs.decoding import parse_job_hash_leniently
+from rrq.jobs.encoding import build_job_hash, encode_result, storable_text
 
 __all__ = ["JobStore"]
 

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rrq import telemetry
+from rrq.broker.messages import OutcomeKind
 from rrq.job import Job
-from rrq.messages import OutcomeKind
 from rrq.telemetry import EnqueueSpan, JobSpan
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """RRQWorker: fetch, run, report; one event loop, one process.
 
-The loop here only decides when to claim and how many. Who owns what is kept by ``ownership.py``,
-what the end of a job means by ``outcomes.py``, waiting by ``pacing.py``, the worker's own end by
-``draining.py``, proof of life by ``heartbeat.py``, cron by ``scheduler.py``. Several processes per pod are the
+The loop here only decides when to claim and how many. Who owns what is kept by ``engine/ownership.py``,
+what the end of a job means by ``engine/outcomes.py``, waiting by ``engine/waiting.py``, the worker's own end by
+``engine/draining.py``, proof of life by ``heartbeat.py``, cron by ``engine/cron_scheduler.py``. Several processes per pod are the
 business of ``pod/``.
 """
 
@@ -17,25 +17,25 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from rrq.attempts import Attempt
-from rrq.backoff import idle_delay_seconds
-from rrq.checkup import describe_risks
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.cron_table import cron_group
+from rrq.broker.messages import BeatReply, Claim, ClaimCode
+from rrq.broker.server_risks import describe_risks
 from rrq.client import RRQClient
-from rrq.connection import REDIS_ERRORS
 from rrq.constants import DEFAULT_WORKER_ID_PREFIX
-from rrq.cron_table import cron_group
-from rrq.draining import Draining
+from rrq.engine.attempts import Attempt
+from rrq.engine.cron_scheduler import CronScheduler
+from rrq.engine.draining import Draining
+from rrq.engine.execution import Deadlines, HandlerThreads
+from rrq.engine.lease import build_health_record
+from rrq.engine.outcomes import INTERRUPTED, JobOutcomes
+from rrq.engine.ownership import Ownership
+from rrq.engine.waiting import Pacing
 from rrq.exc import BurstFailed, LeaseLost
-from rrq.execution import Deadlines, HandlerThreads
-from rrq.heartbeat import build_health_record
 from rrq.hooks import HookManager
 from rrq.job import Job, JobStatus
-from rrq.messages import BeatReply, Claim, ClaimCode
-from rrq.outcomes import INTERRUPTED, JobOutcomes
-from rrq.ownership import Ownership
-from rrq.pacing import Pacing
 from rrq.registry import JobRegistry
-from rrq.scheduler import CronScheduler
+from rrq.runtime.backoff import idle_delay_seconds
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.tracing import JobTraces

@@ -1,15 +1,15 @@
-"""A pool of type Job: one run after the other as ``bursts.py`` decides, never two at a time."""
+"""A pool of type Job: one run after the other as ``decide/bursts.py`` decides, never two at a time."""
 
 import uuid
 from dataclasses import replace
 from functools import partial
 from time import time
 
-from rrq.messages import Observation
-from rrq_operator.bursts import BurstWork, RunMemory, decide_run, measure_work
+from rrq.broker.messages import Observation
+from rrq_operator.decide.bursts import BurstWork, RunMemory, decide_run, measure_work
 from rrq_operator.local.burst_run import BurstRun
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.picture import History, PoolPicture, Sample, Tally, count_later
+from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
 
 
 class BurstPool(LocalPool):

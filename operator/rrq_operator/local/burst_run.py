@@ -1,6 +1,6 @@
 """One run of a Job pool: a process that runs what is due and ends, started again while it fails.
 
-What a Job object is in a cluster. When a run starts is decided in ``bursts.py``.
+What a Job object is in a cluster. When a run starts is decided in ``decide/bursts.py``.
 """
 
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from pathlib import Path
 from time import time
 
 from rrq.pod.restarts import restart_delay_seconds
+from rrq_operator.api.spec import JobRuns
 from rrq_operator.local.worker_process import WorkerProcess
-from rrq_operator.spec import JobRuns
 
 Start = Callable[[Path], WorkerProcess]
 
 
 class BurstRun:
-    """Times are monotonic, but for ``finished_at``, which ``bursts.py`` compares with the calendar."""
+    """Times are monotonic, but for ``finished_at``, which ``decide/bursts.py`` compares with the calendar."""
 
     has_ttl = False
 

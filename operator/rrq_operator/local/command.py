@@ -12,12 +12,12 @@ from rich.console import Console
 
 from rrq.commands.refusal import Refusal
 from rrq.exc import RRQError
+from rrq_operator.api.spec import Pool
 from rrq_operator.local.display import Display
 from rrq_operator.local.launch import find_missing_variables
 from rrq_operator.local.manifest import ManifestError, read_pools
 from rrq_operator.local.running import log_folder_of, redis_of, running
 from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
-from rrq_operator.spec import Pool
 
 
 @click.command("local")

@@ -1,4 +1,4 @@
-"""A pool of type Deployment: replicas that come and go as ``sizing.py`` decides."""
+"""A pool of type Deployment: replicas that come and go as ``decide/sizing.py`` decides."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,14 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.messages import Observation
 from rrq.exc import RRQError
-from rrq.messages import Observation
+from rrq_operator.decide.scaling import Reason
+from rrq_operator.decide.sizing import PoolScene, SizingMemory, SizingStep, decide_size, workers_of
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.picture import History, PoolPicture, Sample, Tally, count_later
+from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
 from rrq_operator.local.replica import HOPELESS_AFTER, Replica
-from rrq_operator.scaling import Reason
-from rrq_operator.sizing import PoolScene, SizingMemory, SizingStep, decide_size, workers_of
 
 
 class Fleet(LocalPool):

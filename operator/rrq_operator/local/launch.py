@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rrq_operator.api.spec import Pool, PoolSpec
 from rrq_operator.local.guard import SESSION_VARIABLE
-from rrq_operator.spec import Pool, PoolSpec
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rrq.broker.messages import Observation
 from rrq.flow import PoolReport
-from rrq.messages import Observation
 from rrq.store import JobStore
+from rrq_operator.api.spec import Pool
 from rrq_operator.local.launch import RedisAddress, build_command, build_environment
-from rrq_operator.local.picture import PoolPicture
+from rrq_operator.local.pool_snapshot import PoolPicture
 from rrq_operator.local.worker_process import WorkerProcess
-from rrq_operator.spec import Pool
 
 #: How much longer than its drain a replica may take to end before it is killed.
 KILL_AFTER_DRAIN_SECONDS = 5.0

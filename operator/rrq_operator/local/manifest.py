@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rrq_operator.spec import KIND, Pool, SpecError, parse_pool
+from rrq_operator.api.spec import KIND, Pool, SpecError, parse_pool
 
 
 class ManifestError(ValueError):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rrq_operator.spec import PoolSpec
+from rrq_operator.api.spec import PoolSpec
 
 DEFAULT_KEY_PREFIX = "rrq:"
 

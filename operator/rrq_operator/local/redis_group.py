@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.messages import Admission, Observation
 from rrq.client import RRQClient
-from rrq.connection import REDIS_ERRORS
+from rrq.engine.cron_scheduler import CronTracker
 from rrq.exc import RRQError
-from rrq.masking import mask_secrets
-from rrq.messages import Admission, Observation
-from rrq.scheduler import CronTracker
+from rrq.runtime.masking import mask_secrets
 from rrq.store import JobStore
-from rrq_operator.admission import SortedLook
-from rrq_operator.cron_entries import build_cron_jobs, split_tables
+from rrq_operator.decide.cron_entries import build_cron_jobs, split_tables
+from rrq_operator.decide.publishing import Publisher
 from rrq_operator.local.local_pool import LocalPool
-from rrq_operator.publishing import Publisher
+from rrq_operator.redis.admission import SortedLook
 
 #: Producers of RRQ 0.7 announce nothing.
 _POLL_SECONDS = 1.0

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rrq.pod.restarts import restart_delay_seconds
+from rrq_operator.decide.sizing import PodState
 from rrq_operator.local.worker_process import WorkerProcess
-from rrq_operator.sizing import PodState
 
 #: Starts in a row that came to nothing, before a pool that never had a replica ready is given up.
 HOPELESS_AFTER = 3

@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
-from rrq.connection import mask_dsn
+from rrq.broker.connection import mask_dsn
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
+from rrq_operator.api.spec import Pool
 from rrq_operator.local.display import Display
 from rrq_operator.local.launch import RedisAddress
 from rrq_operator.local.redis_choice import choose_redis
 from rrq_operator.local.session import LocalSession
-from rrq_operator.spec import Pool
 
 
 @contextlib.asynccontextmanager

@@ -10,14 +10,14 @@ from time import monotonic
 
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq_operator.api.spec import Pool
 from rrq_operator.local.burst_pool import BurstPool
 from rrq_operator.local.fleet import Fleet
 from rrq_operator.local.guard import kill_session, start_guard
 from rrq_operator.local.launch import RedisAddress
 from rrq_operator.local.local_pool import KILL_AFTER_DRAIN_SECONDS, LocalPool, PoolContext
-from rrq_operator.local.picture import PoolPicture
+from rrq_operator.local.pool_snapshot import PoolPicture
 from rrq_operator.local.redis_group import RedisGroup, end_task
-from rrq_operator.spec import Pool
 
 _LOOK_AFTER_SECONDS = 0.1
 #: Longer than a healthy Redis ever takes; what is shown must not hang on a dead one.

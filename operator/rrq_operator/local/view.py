@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rrq.commands.formatting import printable
-from rrq_operator.local.picture import PoolPicture, draw_chart
+from rrq_operator.local.pool_snapshot import PoolPicture, draw_chart
 
 EVENTS_SHOWN = 8
 

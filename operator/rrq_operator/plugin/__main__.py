@@ -1,6 +1,6 @@
 """The program ``kubectl-rrq``: asks for its extra, then loads the commands."""
 
-from rrq.installation import require_extra
+from rrq.runtime.installation import require_extra
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ kubectl finds a program named ``kubectl-rrq`` on the PATH and hands it everythin
 
 import click
 
-from rrq.commands.on_demand import CommandsOnDemand
+from rrq.commands.lazy_group import CommandsOnDemand
 from rrq.commands.options import version_option
 
 _HOME = "rrq_operator.plugin"

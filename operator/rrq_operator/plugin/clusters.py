@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from rrq.commands.refusal import Refusal
-from rrq_operator.kube import Kube, KubeError, KubeMissing, KubeRefused, KubeUnavailable, pools_path
+from rrq_operator.api.spec import API_VERSION, KIND
+from rrq_operator.cluster.kube import Kube, KubeError, KubeMissing, KubeRefused, KubeUnavailable, pools_path
 from rrq_operator.plugin.options import Access
 from rrq_operator.plugin.pools import SeenPool, parse_seen_pool
-from rrq_operator.spec import API_VERSION, KIND
 
 #: Under this name the API server keeps what was changed by hand here.
 _MANAGER = "kubectl-rrq"

@@ -10,10 +10,10 @@ from rrq.commands.dlq_requeue import dlq_requeue
 from rrq.commands.job_choice import JobFilter, read_chosen_job, short_queue_name
 from rrq.commands.output import Table, print_json, print_line, print_scan_note, print_table
 from rrq.commands.refusal import Refusal
-from rrq.dead_letters import DeadLetterScan
-from rrq.inspection import read_stored_jobs
+from rrq.inspect.dead_letters import DeadLetterScan
+from rrq.inspect.jobs import read_stored_jobs
+from rrq.jobs.stored_job import StoredJob
 from rrq.settings import RRQSettings
-from rrq.stored_job import StoredJob
 from rrq_operator.plugin.options import Access
 from rrq_operator.plugin.pool_store import PoolStore, open_pool_store
 from rrq_operator.plugin.rrq_commands import run_on_pool, run_rrq_command

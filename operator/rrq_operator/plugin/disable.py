@@ -4,8 +4,8 @@ import asyncio
 
 import click
 
-from rrq_operator.plugin.aims import Aim
 from rrq_operator.plugin.options import Access, access_options, redis_url_option
+from rrq_operator.plugin.targets import Aim
 
 _function_option = click.option("--function", "function_name", required=True, help="The function.")
 
@@ -21,7 +21,7 @@ def disable(pool_name: str, function_name: str, reason: str, access: Access, red
 
     It holds for everybody who shares the Redis of the pool.
     """
-    from rrq_operator.plugin.holding import hold
+    from rrq_operator.plugin.pause_actions import hold
 
     aim = Aim(function_name=function_name)
     asyncio.run(hold(pool_name, access, redis_url, aim, "disabled", reason))
@@ -34,6 +34,6 @@ def disable(pool_name: str, function_name: str, reason: str, access: Access, red
 @redis_url_option
 def enable(pool_name: str, function_name: str, access: Access, redis_url: str | None) -> None:
     """Switch a function on again; what has waited runs."""
-    from rrq_operator.plugin.holding import let_go
+    from rrq_operator.plugin.pause_actions import let_go
 
     asyncio.run(let_go(pool_name, access, redis_url, Aim(function_name=function_name)))

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.messages import Observation
 from rrq.exc import RRQError
-from rrq.inspection import read_in_batches, read_listed_jobs
-from rrq.masking import mask_secrets
-from rrq.messages import Observation
+from rrq.inspect.jobs import read_in_batches, read_listed_jobs
+from rrq.jobs.stored_job import decode
+from rrq.runtime.masking import mask_secrets
 from rrq.store import JobStore
-from rrq.stored_job import decode
 from rrq_operator.plugin.pool_redis import RedisAddress, RedisLocator, RedisTrouble
 from rrq_operator.plugin.pools import SeenPool
 from rrq_operator.plugin.tables import PoolFigures, QueueFigures

@@ -9,9 +9,9 @@ import click
 from rrq.commands.formatting import NOTHING, format_duration, format_time
 from rrq.commands.job_choice import JobFilter
 from rrq.commands.output import Table
-from rrq.inspection import JobScan
+from rrq.inspect.jobs import JobScan
 from rrq.job import JobStatus
-from rrq.stored_job import StoredJob
+from rrq.jobs.stored_job import StoredJob
 from rrq_operator.plugin.pool_store import PoolStore
 
 _STATUSES = [status.value.lower() for status in JobStatus if status is not JobStatus.UNKNOWN]

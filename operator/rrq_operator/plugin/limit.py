@@ -7,8 +7,8 @@ import click
 from rrq.commands.limit_options import limit_options
 from rrq.commands.options import json_option
 from rrq.flow import Limit
-from rrq_operator.plugin.aims import Aim, aim_options
 from rrq_operator.plugin.options import Access, access_options, redis_url_option
+from rrq_operator.plugin.targets import Aim, aim_options
 
 
 @click.command()
@@ -37,7 +37,7 @@ def limit(
     kubectl rrq limit emails remove --function send                 what the application declares holds again
     """
     from rrq.commands.limit import limit_list, limit_remove
-    from rrq_operator.plugin.holding import name_target, set_limit
+    from rrq_operator.plugin.pause_actions import name_target, set_limit
     from rrq_operator.plugin.rrq_commands import run_on_pool
 
     if bool(aim) == (action == "list"):

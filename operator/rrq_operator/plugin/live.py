@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from rrq.commands.refusal import Refusal
-from rrq.masking import mask_secrets
+from rrq.runtime.masking import mask_secrets
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,8 +7,8 @@ import asyncio
 
 import click
 
-from rrq_operator.plugin.aims import Aim, aim_options
 from rrq_operator.plugin.options import Access, access_options, redis_url_option
+from rrq_operator.plugin.targets import Aim, aim_options
 
 _reason_option = click.option(
     "--reason", default="", help="Why, for those who find it standing still; not for the size of a pool."
@@ -33,7 +33,7 @@ def pause(pool_name: str, aim: Aim, reason: str, access: Access, redis_url: str 
     Jobs that run go on to their end, and those that wait keep their place.
     """
     if aim:
-        from rrq_operator.plugin.holding import hold
+        from rrq_operator.plugin.pause_actions import hold
 
         asyncio.run(hold(pool_name, access, redis_url, aim, "paused", reason))
     elif reason:
@@ -50,7 +50,7 @@ def pause(pool_name: str, aim: Aim, reason: str, access: Access, redis_url: str 
 def resume(pool_name: str, aim: Aim, access: Access, redis_url: str | None) -> None:
     """Let a paused pool follow its queues again; or let its workers, a queue or a function go on."""
     if aim:
-        from rrq_operator.plugin.holding import let_go
+        from rrq_operator.plugin.pause_actions import let_go
 
         asyncio.run(let_go(pool_name, access, redis_url, aim))
     else:

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from rrq.broker.connection import LOST_REPLY_ERRORS, is_refused_login
 from rrq.commands.output import print_note
-from rrq.connection import LOST_REPLY_ERRORS, is_refused_login
 from rrq.exc import RRQError
-from rrq.masking import mask_secrets, mask_url
+from rrq.runtime.masking import mask_secrets, mask_url
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
-from rrq_operator.kube import Kube
+from rrq_operator.cluster.kube import Kube
+from rrq_operator.cluster.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble
 from rrq_operator.plugin.pools import SeenPool
-from rrq_operator.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble
 
 _URL_VARIABLE = "RRQ_REDIS_DSN"
 #: A host that does not answer within this is not reachable from here; a person waits for it.

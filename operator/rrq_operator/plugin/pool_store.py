@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.commands.actor import name_login
 from rrq.commands.job_choice import JobFilter, short_queue_name
 from rrq.commands.refusal import Refusal
-from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 from rrq_operator.plugin.clusters import open_cluster
 from rrq_operator.plugin.options import Access
 from rrq_operator.plugin.pool_redis import RedisLocator, RedisTrouble, choose_detour

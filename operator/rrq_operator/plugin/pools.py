@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rrq_operator.pool_status import PoolStatus
-from rrq_operator.sizing import SizingMemory
-from rrq_operator.spec import Pool, SpecError, parse_pool
+from rrq_operator.api.pool_status import PoolStatus
+from rrq_operator.api.spec import Pool, SpecError, parse_pool
+from rrq_operator.decide.sizing import SizingMemory
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from rrq.commands.settings_loading import ENVIRONMENT_WINS
 from rrq.settings import RRQSettings
+from rrq.settings_loading import ENVIRONMENT_WINS
 from rrq_operator.plugin.options import Access
 from rrq_operator.plugin.pool_store import PoolStore, open_pool_store
 

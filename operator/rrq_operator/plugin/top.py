@@ -53,7 +53,7 @@ async def _show_once(pool_name: str | None, access: Access, detour: "Detour | No
     from rrq.commands.output import print_json, print_line, print_note, print_table
     from rrq_operator.plugin.clusters import open_cluster
     from rrq_operator.plugin.tables import top_json
-    from rrq_operator.plugin.top_picture import open_picture_reader
+    from rrq_operator.plugin.top_snapshot import open_picture_reader
 
     async with open_cluster(access) as cluster, open_picture_reader(cluster, pool_name, detour) as read:
         picture = await read()
@@ -72,7 +72,7 @@ async def _show_live(
 ) -> None:
     from rrq_operator.plugin.clusters import open_cluster
     from rrq_operator.plugin.live import show_live
-    from rrq_operator.plugin.top_picture import build_screen, open_picture_reader
+    from rrq_operator.plugin.top_snapshot import build_screen, open_picture_reader
 
     async with open_cluster(access) as cluster, open_picture_reader(cluster, pool_name, detour) as read:
         await show_live(read, build_screen, refresh_seconds)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_choice import name_image
 from control_plane import KubectlFailed
-from rrq.connection import REDIS_ERRORS, open_redis
+from rrq.broker.connection import REDIS_ERRORS, open_redis
 from rrq.settings import RRQSettings
 from story_ledger import StoryLedger
 

@@ -13,9 +13,9 @@ from control_plane import Cluster, KubectlFailed
 from manifest_trial import dry_run, read_refusal
 from pool_definition import install_pool_definition, read_trouble
 from pools import PoolDesk, build_pool
-from rrq_operator.kube import Kube, KubeUnreadable, pools_path
-from rrq_operator.pool_status import Condition, PoolStatus
-from rrq_operator.spec import parse_pool
+from rrq_operator.api.pool_status import Condition, PoolStatus
+from rrq_operator.api.spec import parse_pool
+from rrq_operator.cluster.kube import Kube, KubeUnreadable, pools_path
 from waiting import eventually
 
 if TYPE_CHECKING:

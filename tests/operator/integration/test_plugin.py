@@ -25,7 +25,7 @@ from pools import PoolDesk, build_pool
 from rrq import JobRegistry
 from rrq.client import JobRequest
 from rrq.exc import FunctionDisabled
-from rrq_operator.crd import CRD_NAME
+from rrq_operator.api.crd import CRD_NAME
 from rrq_operator.plugin.cli import rrq
 from rrq_operator.plugin.tables import TOP_COLUMNS
 from waiting import eventually

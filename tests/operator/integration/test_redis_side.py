@@ -17,13 +17,13 @@ from burst_runs import holds
 from pools import build_pool
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
-from rrq_operator import redis_sources
-from rrq_operator.events import Events
-from rrq_operator.kube import Kube
-from rrq_operator.leader import Leader
-from rrq_operator.metrics import Metrics
-from rrq_operator.shell import Shell
-from rrq_operator.world import World, parse_record
+from rrq_operator.cluster import redis_sources
+from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.kube import Kube
+from rrq_operator.control.leader import Leader
+from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.services import Shell
 from waiting import eventually
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pools import build_pool
 from rrq.client import JobRequest
-from rrq_operator import reporting
-from rrq_operator.events import Events
-from rrq_operator.informer import Informer
-from rrq_operator.kube import Kube, budgets_path, deployments_path
-from rrq_operator.leader import Leader
-from rrq_operator.metrics import Metrics
-from rrq_operator.shell import Shell
-from rrq_operator.views import parse_budget, parse_deployment
-from rrq_operator.world import World, parse_record
+from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.informer import Informer
+from rrq_operator.cluster.kube import Kube, budgets_path, deployments_path
+from rrq_operator.control import reporting
+from rrq_operator.control.leader import Leader
+from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.services import Shell
+from rrq_operator.decide.objects import parse_budget, parse_deployment
 from waiting import eventually
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from local_mode import PATIENCE_SECONDS, build_manifest
 from rrq.client import JobRequest
-from rrq_operator.cron_entries import build_cron_jobs
-from rrq_operator.spec import parse_pool
+from rrq_operator.api.spec import parse_pool
+from rrq_operator.decide.cron_entries import build_cron_jobs
 from running import stays_true
 from waiting import eventually
 

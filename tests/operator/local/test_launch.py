@@ -8,6 +8,7 @@ import pytest
 
 from local_mode import build_manifest
 from rrq import RRQSettings
+from rrq_operator.api.spec import PoolSpec, parse_pool
 from rrq_operator.local.launch import (
     RedisAddress,
     build_command,
@@ -15,7 +16,6 @@ from rrq_operator.local.launch import (
     find_missing_variables,
 )
 from rrq_operator.local.redis_choice import RedisChoice, choose_redis
-from rrq_operator.spec import PoolSpec, parse_pool
 
 HERE = RedisAddress("redis://here:6379/0", "shop:")
 FROM_SECRET = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}

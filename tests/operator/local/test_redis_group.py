@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from local_mode import build_manifest
+from rrq.broker.cron_table import CronTable
+from rrq.broker.messages import Observation, QueueObservation
 from rrq.cron import CronJob
-from rrq.cron_table import CronTable
-from rrq.messages import Observation, QueueObservation
-from rrq_operator.cron_entries import build_cron_jobs, split_tables
+from rrq_operator.api.spec import parse_pool
+from rrq_operator.decide.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.local.redis_group import seconds_to_next_look
-from rrq_operator.spec import parse_pool
 
 NOW_MS = 1_000_000
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from commandline import terminal
 from local_mode import SUPPORT, build_manifest
-from rrq.messages import WorkerObservation
-from rrq_operator.local.picture import History, PoolPicture, Sample, Tally, draw_chart
+from rrq.broker.messages import WorkerObservation
+from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, draw_chart
 from rrq_operator.local.view import build_screen, describe
 from waiting import eventually
 

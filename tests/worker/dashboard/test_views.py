@@ -6,8 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rrq.broker.cron_table import CronTable
+from rrq.broker.keys import Keys
+from rrq.broker.messages import QueueObservation, WorkerObservation
 from rrq.cron import CronJob, cron_digest
-from rrq.cron_table import CronTable
 from rrq.dashboard.dead_groups import build_dead_letters, build_group_page, group_dead_letters
 from rrq.dashboard.job_views import ValueRules, build_job
 from rrq.dashboard.samples import MinuteDepths, build_history, build_sample
@@ -24,9 +26,7 @@ from rrq.dashboard.views import (
     build_queue_rows,
 )
 from rrq.flow import FlowState, Limit, MinuteStats, Pause, PoolReport
-from rrq.keys import Keys
-from rrq.messages import QueueObservation, WorkerObservation
-from rrq.stored_job import StoredJob
+from rrq.jobs.stored_job import StoredJob
 
 KEYS = Keys()
 NOW = datetime(2026, 11, 1, 12, 0, 30, tzinfo=UTC)

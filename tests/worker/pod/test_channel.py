@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from rrq.messages import BeatReply, LeaseState
+from rrq.broker.messages import BeatReply, LeaseState
 from rrq.pod.channel import (
     BeatAnswer,
     ChildEnd,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rrq.exc import SettingsError
-from rrq.metrics import Meter
 from rrq.pod.exposition import PodCollector, PodFigures
 from rrq.pod.http import PodServer, parse_bind
+from rrq.runtime.metrics import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

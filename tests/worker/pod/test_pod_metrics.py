@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from fleet import all_done, enqueue_some
-from rrq.metrics import UNREGISTERED
+from rrq.runtime.metrics import UNREGISTERED
 from waiting import eventually
 
 if TYPE_CHECKING:

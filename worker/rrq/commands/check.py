@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from rrq.checkup import SlotPlace, describe_risks
+from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
+from rrq.broker.server_risks import SlotPlace, describe_risks
 from rrq.commands.flow_words import describe_pause, pause_json
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line, print_note
 from rrq.commands.redis_access import describe_trouble, open_store
-from rrq.commands.settings_loading import load_settings
-from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
 from rrq.flow import FlowState
-from rrq.installation import describe_other_distribution
-from rrq.missing_functions import MissingFunction, describe_missing, read_missing_functions
-from rrq.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
+from rrq.inspect.missing_functions import MissingFunction, describe_missing, read_missing_functions
+from rrq.inspect.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
+from rrq.runtime.installation import describe_other_distribution
 from rrq.settings import RRQSettings
+from rrq.settings_loading import load_settings
 from rrq.store import JobStore
 
 # Of the time a check may take, the search for RRQ 0.7 workers among all keys gets this part.

@@ -12,14 +12,14 @@ from rrq.commands.options import settings_option
 from rrq.commands.output import print_line
 from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings
 from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
 from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
-from rrq.installation import describe_missing
-from rrq.logs import LogFormat, configure_logging
 from rrq.pod.http import parse_bind
+from rrq.runtime.installation import describe_missing
+from rrq.runtime.logs import LogFormat, configure_logging
 from rrq.settings import RRQSettings
+from rrq.settings_loading import load_settings
 
 if TYPE_CHECKING:
     from rrq.dashboard.server import DashboardOptions

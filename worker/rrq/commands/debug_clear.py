@@ -8,7 +8,7 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.progress import showing_progress
 from rrq.commands.redis_access import run_with_store
-from rrq.inspection import find_keys_like, in_batches
+from rrq.inspect.jobs import find_keys_like, in_batches
 from rrq.store import JobStore
 
 _BATCH = 500

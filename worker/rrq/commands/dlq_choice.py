@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rrq.commands.job_choice import JobFilter
-from rrq.dead_letters import DeadLetter, DeadLetterScan, find_dead_letter
+from rrq.inspect.dead_letters import DeadLetter, DeadLetterScan, find_dead_letter
 from rrq.store import JobStore
 
 

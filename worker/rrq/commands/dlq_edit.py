@@ -13,10 +13,10 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
-from rrq.dead_letters import requeue_dead_letters
-from rrq.encoding import encode_arguments
+from rrq.inspect.dead_letters import requeue_dead_letters
+from rrq.jobs.encoding import encode_arguments
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 
 @dataclass(frozen=True)

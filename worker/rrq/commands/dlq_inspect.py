@@ -9,8 +9,8 @@ from rrq.commands.job_choice import read_chosen_job
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_panel
 from rrq.commands.redis_access import run_with_store
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 
 @click.command("inspect")

@@ -16,10 +16,10 @@ from rrq.commands.options import (
 )
 from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import DeadLetterScan
-from rrq.inspection import read_stored_jobs
+from rrq.inspect.dead_letters import DeadLetterScan
+from rrq.inspect.jobs import read_stored_jobs
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 _SHOWN_ID_LENGTH = 18
 _SHOWN_ERROR_LENGTH = 50

@@ -14,9 +14,9 @@ from rrq.commands.output import Table, print_json, print_line, print_note, print
 from rrq.commands.progress import showing_progress
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
-from rrq.dead_letters import group_by_queue, requeue_by_queue
+from rrq.inspect.dead_letters import group_by_queue, requeue_by_queue
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 _SHOWN_IN_DRY_RUN = 10
 _NAMED_IN_AUDIT = 20

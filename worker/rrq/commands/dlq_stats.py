@@ -10,9 +10,9 @@ from rrq.commands.job_choice import dlq_name_option, short_queue_name
 from rrq.commands.options import json_option, max_scan_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import DeadLetterScan, count_dead_letters
+from rrq.inspect.counts import DeadLetterTally
+from rrq.inspect.dead_letters import DeadLetterScan, count_dead_letters
 from rrq.store import JobStore
-from rrq.tallies import DeadLetterTally
 
 _MOST_PATTERNS = 10
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from rrq.broker.messages import CancelCode
 from rrq.commands.actor import as_option
 from rrq.commands.cancel_options import filter_options
 from rrq.commands.formatting import printable
@@ -13,10 +14,9 @@ from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
 from rrq.flow import JobFilter
-from rrq.inspection import read_stored_job
-from rrq.messages import CancelCode
+from rrq.inspect.jobs import read_stored_job
+from rrq.jobs.stored_job import QUEUED_STATUSES
 from rrq.store import JobStore
-from rrq.stored_job import QUEUED_STATUSES
 
 
 @click.command("cancel")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import click
 
 from rrq.commands.refusal import Refusal
-from rrq.inspection import read_stored_job
+from rrq.inspect.jobs import read_stored_job
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 dlq_name_option = click.option(
     "--dlq-name", help="Dead letter queue. Default: default_dlq_name of the settings."

@@ -11,10 +11,10 @@ from rrq.commands.job_choice import JobFilter
 from rrq.commands.options import json_option, limit_option, max_scan_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.inspection import JobScan
+from rrq.inspect.jobs import JobScan
 from rrq.job import JobStatus
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 _STATUSES = [status.value.lower() for status in JobStatus if status is not JobStatus.UNKNOWN]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

@@ -10,8 +10,8 @@ from rrq.commands.job_choice import read_chosen_job, short_queue_name
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_panel
 from rrq.commands.redis_access import run_with_store
+from rrq.jobs.stored_job import QUEUED_STATUSES, StoredAttempt, StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import QUEUED_STATUSES, StoredAttempt, StoredJob
 
 _TIMES = (
     ("Created", "enqueue_time"),

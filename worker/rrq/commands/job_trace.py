@@ -12,7 +12,7 @@ from rrq.commands.job_choice import read_chosen_job
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.stored_job import StoredJob
+from rrq.jobs.stored_job import StoredJob
 
 _SHOWN_ID_LENGTH = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.commands.monitor_view import build_header, build_tables, to_json
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import is_terminal, print_json, print_line, print_table
 from rrq.commands.redis_access import describe_trouble, open_store, run_with_store
-from rrq.commands.settings_loading import load_settings
-from rrq.connection import REDIS_ERRORS
-from rrq.overview import Overview, OverviewReader
+from rrq.inspect.overview import Overview, OverviewReader
+from rrq.settings_loading import load_settings
 from rrq.store import JobStore
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from rich.text import Text
 from rrq.commands.formatting import printable
 from rrq.commands.monitor_view import build_header, build_tables
 from rrq.commands.output import Table, build_rich_table
-from rrq.overview import Overview
+from rrq.inspect.overview import Overview
 
 # Each table has a line above it, a title and its column names; boxes would take twice as many.
 _LINES_AROUND_ROWS = 3

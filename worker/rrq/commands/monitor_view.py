@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from rrq.broker.messages import QueueObservation
 from rrq.commands.formatting import NOTHING, format_duration, format_ms, format_time, shorten
 from rrq.commands.output import Table
-from rrq.dead_letters import DeadLetter
-from rrq.messages import QueueObservation
-from rrq.overview import Overview, PodSummary, SeenWorker, WorkerKind
+from rrq.inspect.dead_letters import DeadLetter
+from rrq.inspect.overview import Overview, PodSummary, SeenWorker, WorkerKind
 
 _ERROR_LENGTH = 60
 

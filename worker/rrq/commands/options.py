@@ -2,7 +2,7 @@
 
 import click
 
-from rrq.installation import describe_other_distribution
+from rrq.runtime.installation import describe_other_distribution
 from rrq.version import __version__
 
 

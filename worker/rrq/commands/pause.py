@@ -8,7 +8,7 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line, print_note
 from rrq.commands.redis_access import run_with_store
 from rrq.flow import PauseState, check_target
-from rrq.inspection import read_served_queue_names
+from rrq.inspect.jobs import read_served_queue_names
 from rrq.store import JobStore
 
 _target_argument = click.argument("target", metavar="TARGET")

@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
+from rrq.broker.messages import QueueObservation
 from rrq.commands.formatting import NOTHING, describe_page, format_duration, format_ms, shorten
 from rrq.commands.options import json_option, limit_option, offset_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_table
 from rrq.commands.queue_stats import queue_stats
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
-from rrq.inspection import (
+from rrq.inspect.jobs import (
     QueuedJob,
     QueuePage,
     find_queue_names,
@@ -18,8 +19,7 @@ from rrq.inspection import (
     read_queue_page,
     read_served_queue_names,
 )
-from rrq.messages import QueueObservation
-from rrq.spelling import suggest
+from rrq.runtime.suggestions import suggest
 from rrq.store import JobStore
 
 _COLUMNS = ("Queue Name", "Pending Jobs", "Next Job", "Oldest Job", "Orphaned")

@@ -11,10 +11,10 @@ from rrq.commands.job_choice import short_queue_name
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import Table, print_json, print_line, print_note, print_scan_note, print_table
 from rrq.commands.redis_access import run_with_store
-from rrq.dead_letters import DeadLetterScan
-from rrq.inspection import JobScan, find_queue_names, observe_queues, read_served_queue_names
+from rrq.inspect.counts import QueueTally
+from rrq.inspect.dead_letters import DeadLetterScan
+from rrq.inspect.jobs import JobScan, find_queue_names, observe_queues, read_served_queue_names
 from rrq.store import JobStore
-from rrq.tallies import QueueTally
 
 _COLUMNS = (
     *("Queue", "Total", "Pending", "Active", "Completed", "Failed", "DLQ", "Avg Wait", "Throughput"),

@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.redis_advice import describe_redis_trouble
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings
-from rrq.connection import REDIS_ERRORS
 from rrq.exc import RRQError
-from rrq.redis_advice import describe_redis_trouble
 from rrq.settings import RRQSettings
+from rrq.settings_loading import load_settings
 from rrq.store import JobStore
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 import click
 
 from rrq.commands.formatting import printable
-from rrq.masking import mask_secrets
+from rrq.runtime.masking import mask_secrets
 
 
 class Refusal(click.ClickException):

@@ -7,17 +7,17 @@ import sys
 
 import click
 
-from rrq.allotment import read_cpu_allotment
+from rrq.broker.keys import Keys
 from rrq.commands.options import settings_option
 from rrq.commands.refusal import Refusal, harmless
-from rrq.commands.settings_loading import locate_settings
 from rrq.commands.weights import parse_weights
 from rrq.exc import SettingsError
-from rrq.installation import describe_other_distribution
-from rrq.keys import Keys
-from rrq.logs import LogFormat, configure_logging
 from rrq.pod.plan import ChildPlan, PodPlan
 from rrq.pod.supervisor import Supervisor
+from rrq.runtime.allotment import read_cpu_allotment
+from rrq.runtime.installation import describe_other_distribution
+from rrq.runtime.logs import LogFormat, configure_logging
+from rrq.settings_loading import locate_settings
 
 BURST_IS_ALONE = (
     "ERROR: --burst mode is not supported with multiple workers (--num-workers > 1). "

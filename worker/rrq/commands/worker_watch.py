@@ -16,8 +16,8 @@ from watchfiles import PythonFilter, awatch
 
 from rrq.commands.options import settings_option
 from rrq.commands.redis_access import open_store
-from rrq.commands.settings_loading import load_settings, require_registry
-from rrq.installation import describe_other_distribution
+from rrq.runtime.installation import describe_other_distribution
+from rrq.settings_loading import load_settings, require_registry
 
 # Beyond the grace period of its jobs a worker needs a moment to hand back and to say goodbye.
 _STOP_MARGIN_SECONDS = 5.0
@@ -55,7 +55,7 @@ class _WatchedWorker:
     """The child process; ``start`` and ``stop`` alternate."""
 
     def __init__(self, options: Sequence[str], environment: Mapping[str, str], stop_seconds: float) -> None:
-        self._command = (sys.executable, "-m", "rrq.commands.watched_worker", *options)
+        self._command = (sys.executable, "-m", "rrq.commands.watch_child", *options)
         self._environment = environment
         self._stop_seconds = stop_seconds
         self._process: asyncio.subprocess.Process | None = None

@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from rrq.broker.messages import CancelCode
 from rrq.dashboard.dead_groups import group_id_of
 from rrq.dashboard.reading import read_dead_letters
-from rrq.dead_letters import (
+from rrq.exc import InvalidLimit
+from rrq.flow import JobFilter, PauseState, check_target
+from rrq.inspect.dead_letters import (
     DeadLetter,
     find_dead_letter,
     group_by_queue,
     requeue_by_queue,
     requeue_dead_letters,
 )
-from rrq.exc import InvalidLimit
-from rrq.flow import JobFilter, PauseState, check_target
-from rrq.messages import CancelCode
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 _LONGEST_TEXT: Final = 500
 _IDS_AUDITED: Final = 20

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from rrq.broker.keys import Keys
 from rrq.dashboard.job_views import build_job_row
 from rrq.dashboard.values import Json, ListedJob, first_line, to_ms
-from rrq.keys import Keys
-from rrq.stored_job import StoredJob
-from rrq.tallies import error_pattern
+from rrq.inspect.counts import error_pattern
+from rrq.jobs.stored_job import StoredJob
 
 _MOST_GROUPS: Final = 200
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.dashboard.samples import MinuteDepths, build_history, build_sample
 from rrq.dashboard.values import Picture
 from rrq.exc import RRQError

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rrq.broker.keys import Keys
 from rrq.dashboard.values import LONGEST_LINE, FoundJob, JobPage, Json, ListedJob, first_line, to_ms
-from rrq.keys import Keys
-from rrq.stored_job import StoredAttempt, StoredJob
+from rrq.jobs.stored_job import StoredAttempt, StoredJob
 
 _LONGEST_VALUE: Final = 64 * 1024
 

@@ -33,8 +33,8 @@ from rrq.dashboard.views import (
     build_queue_rows,
     build_worker_rows,
 )
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob
 
 _FRESH_SECONDS: Final = 1.0
 # Grouping reads up to five thousand jobs.

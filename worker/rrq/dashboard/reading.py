@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
-from rrq.cron_table import CronTable
+from rrq.broker.cron_table import CronTable
 from rrq.dashboard.values import (
     FoundJob,
     JobPage,
@@ -21,17 +21,17 @@ from rrq.dashboard.values import (
     WorkerPage,
     matches,
 )
-from rrq.dead_letters import DeadLetterScan, count_dead_letters, find_dead_letter
 from rrq.flow import AuditEntry, FlowState, MinuteStats
-from rrq.inspection import (
+from rrq.inspect.dead_letters import DeadLetterScan, count_dead_letters, find_dead_letter
+from rrq.inspect.jobs import (
     read_in_batches,
     read_listed_jobs,
     read_served_queue_names,
     read_stored_job,
 )
-from rrq.overview import read_workers
+from rrq.inspect.overview import read_workers
+from rrq.jobs.stored_job import StoredJob, decode
 from rrq.store import JobStore
-from rrq.stored_job import StoredJob, decode
 
 PAGE_SIZE: Final = 50
 MINUTES_SHOWN: Final = 60

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rrq.broker.keys import Keys
+from rrq.broker.messages import QueueObservation, WorkerObservation
 from rrq.flow import FlowState, MinuteStats
-from rrq.keys import Keys
-from rrq.messages import QueueObservation, WorkerObservation
-from rrq.stored_job import StoredJob
+from rrq.jobs.stored_job import StoredJob
 
 #: What the page is sent.
 Json = dict[str, Any]

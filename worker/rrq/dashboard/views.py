@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from rrq.broker.cron_table import CronTable
+from rrq.broker.keys import Keys
 from rrq.cron import cron_digest
-from rrq.cron_table import CronTable
 from rrq.dashboard.values import Json, Picture, WorkerPage, to_ms
 from rrq.flow import AuditEntry, FlowState, Limit, Pause, PoolDecision, PoolReport
-from rrq.keys import Keys
-from rrq.stored_job import StoredJob
+from rrq.jobs.stored_job import StoredJob
 
 _SPARK_MINUTES: Final = 30
 _JOBS_PER_WORKER: Final = 100

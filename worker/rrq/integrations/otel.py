@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rrq.exc import RetryJob
-from rrq.installation import install_command
 from rrq.job import Job
+from rrq.runtime.installation import install_command
 from rrq.telemetry import (
     PREVIOUS_ATTEMPT,
     EnqueueSpan,

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rrq.messages import BeatReply, LeaseState
+from rrq.broker.messages import BeatReply, LeaseState
 
 # A report carries the metrics of a second; more than this is no report of ours.
 _LONGEST_LINE = 4 * 1024 * 1024

@@ -13,10 +13,8 @@ from time import monotonic
 from typing import Any
 
 from rrq.commands.refusal import Refusal
-from rrq.commands.settings_loading import load_settings, require_registry
+from rrq.engine.lease import Lease
 from rrq.exc import BurstFailed, SettingsError
-from rrq.heartbeat import Lease
-from rrq.logs import configure_logging
 from rrq.pod.channel import (
     BeatAnswer,
     ChildEnd,
@@ -32,7 +30,9 @@ from rrq.pod.channel import (
 from rrq.pod.orphan import OrphanWatch
 from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
 from rrq.process import run_tuned
+from rrq.runtime.logs import configure_logging
 from rrq.settings import RRQSettings
+from rrq.settings_loading import load_settings, require_registry
 from rrq.worker import RRQWorker
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from time import monotonic
 
 import psutil
 
-from rrq.heartbeat import build_health_record
-from rrq.messages import Beat, WorkerIdentity
+from rrq.broker.messages import Beat, WorkerIdentity
+from rrq.engine.lease import build_health_record
 from rrq.pod.channel import (
     Failed,
     Farewell,

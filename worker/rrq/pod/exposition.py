@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from rrq.messages import Observation
-from rrq.metrics import METRICS, Meter
+from rrq.broker.messages import Observation
+from rrq.runtime.metrics import METRICS, Meter
 from rrq.version import __version__
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from rrq.backoff import jittered_delay_seconds
-from rrq.connection import REDIS_ERRORS, is_script_failure
-from rrq.messages import Beat, BeatReply, DeathCertificate, Observation, ReapReport
-from rrq.metrics import Meter
-from rrq.recovery import Sweeper
-from rrq.redis_advice import describe_redis_trouble
+from rrq.broker.connection import REDIS_ERRORS, is_script_failure
+from rrq.broker.messages import Beat, BeatReply, DeathCertificate, Observation, ReapReport
+from rrq.broker.redis_advice import describe_redis_trouble
+from rrq.engine.reaper import Sweeper
+from rrq.runtime.backoff import jittered_delay_seconds
+from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 

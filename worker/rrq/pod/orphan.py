@@ -16,7 +16,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from rrq.connection import REDIS_ERRORS
+from rrq.broker.connection import REDIS_ERRORS
 from rrq.pod.channel import ChildEnd
 from rrq.pod.plan import KILL_AFTER_GRACE_SECONDS
 from rrq.settings import RRQSettings

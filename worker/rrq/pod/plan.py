@@ -6,7 +6,7 @@ Shared by the command line, the supervisor and the child.
 import json
 from dataclasses import asdict, dataclass
 
-from rrq.logs import LogFormat
+from rrq.runtime.logs import LogFormat
 
 #: Exit code of a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
 EX_TEMPFAIL = 75

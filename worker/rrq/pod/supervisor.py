@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from math import inf
 from time import monotonic
 
-from rrq.messages import Beat, BeatReply, DeathCertificate
-from rrq.metrics import Meter
+from rrq.broker.messages import Beat, BeatReply, DeathCertificate
 from rrq.pod.channel import BeatAnswer, Farewell, Hello, Message, RenewYourself, Report
 from rrq.pod.child_process import ChildProcess
 from rrq.pod.container import adopt_orphans, reborn_pod_uid
@@ -35,6 +34,7 @@ from rrq.pod.restarts import (
     judge_death,
     restart_delay_seconds,
 )
+from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings
 
 logger = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Self, get_args
 
 from rrq.app import App
+from rrq.broker.messages import DeathCertificate
 from rrq.client import RRQClient
 from rrq.embedded import EmbeddedRedis
+from rrq.engine.cron_scheduler import fire_due
+from rrq.engine.reaper import Sweeper
 from rrq.exc import RRQError, SettingsError
-from rrq.messages import DeathCertificate
 from rrq.pod.restarts import Death, End, describe_cause
-from rrq.recovery import Sweeper
-from rrq.scheduler import fire_due
 from rrq.settings import RRQSettings
 from rrq.testing.bench_store import BenchStore
 from rrq.testing.bench_worker import BenchWorker, JobRun

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rrq.connection import RedisCutOff, mask_dsn
-from rrq.scripts import Script, build_script
+from rrq.broker.connection import RedisCutOff, mask_dsn
+from rrq.broker.pipelined_connection import Wire
+from rrq.broker.scripts import Script, build_script
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.testing.clock import Clock
-from rrq.wire import Wire
 
 # Expiries are counted by the clock of the server, which nobody can set: each key is given that much less time.
 # ARGV  1 milliseconds that have passed   2… keys of the living, who renew them in time

@@ -1,7 +1,7 @@
 """The worker of a bench: claims, runs and reports as every worker does, when it is told to.
 
 It has no loop of its own and no thread: its lease is renewed where the bench says so. What becomes of a job is decided
-by ``outcomes.py`` and the scripts, as always.
+by ``engine/outcomes.py`` and the scripts, as always.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from enum import StrEnum
 from time import monotonic
 from typing import Any
 
-from rrq.attempts import Attempt
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.messages import ClaimCode, Outcome, OutcomeKind, Verdict
 from rrq.client import RRQClient
-from rrq.connection import REDIS_ERRORS
+from rrq.engine.attempts import Attempt
+from rrq.engine.ownership import Ownership
 from rrq.exc import LeaseLost
 from rrq.job import Job
-from rrq.messages import ClaimCode, Outcome, OutcomeKind, Verdict
-from rrq.ownership import Ownership
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.testing.bench_store import BenchStore

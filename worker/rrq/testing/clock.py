@@ -6,7 +6,7 @@ reading in its place; nothing else of them is changed, and those of production k
 
 from dataclasses import dataclass
 
-from rrq.scripts import Script, build_script
+from rrq.broker.scripts import Script, build_script
 
 _READ_TIME = "redis.call('TIME')"
 

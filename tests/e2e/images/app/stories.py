@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rrq import JobRegistry, RRQSettings
-from rrq.connection import REDIS_ERRORS, close_redis, open_redis
+from rrq.broker.connection import REDIS_ERRORS, close_redis, open_redis
 
 VERSION = os.environ.get("STORIES_VERSION", "unknown")
 POD = socket.gethostname()  # a pod's host name is its own name

@@ -1,0 +1,1 @@
+"""Everything that speaks to the Kubernetes API, and what is kept of its objects."""

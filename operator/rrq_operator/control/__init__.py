@@ -1,0 +1,1 @@
+"""The loops: read, decide, act."""

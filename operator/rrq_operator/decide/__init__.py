@@ -1,0 +1,1 @@
+"""Every decision of the operator. Pure: no I/O, clock or random."""

@@ -1,0 +1,1 @@
+"""What the operator asks of a Redis and tells it."""

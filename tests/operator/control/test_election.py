@@ -1,0 +1,458 @@
+"""The election: its rules as tables, and whole elections in simulated time with everything going wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from election_world import Weather, World
+from rrq_operator.control.election import Leadership, WorkDoesNotStop
+from rrq_operator.decide.election_rules import (
+    MOST_TRANSITIONS,
+    Acquire,
+    Create,
+    Decision,
+    LeaseRecord,
+    Look,
+    Lost,
+    Memory,
+    Renew,
+    Sighting,
+    Timing,
+    Wait,
+    build_held,
+    build_released,
+    build_vacant,
+    decide,
+    observe,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TIMING = Timing()
+NOON = datetime(2031, 5, 17, 12, 0, 0, 5, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+TAKEOVER_SECONDS = 8.0
+#: MODEL_EXAMPLES=3000 draws many more storms, for a change of the election.
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "60"))
+
+MINE = LeaseRecord("7", holder="me", duration_seconds=5)
+THEIRS = LeaseRecord("7", holder="them", duration_seconds=5)
+RELEASED = LeaseRecord("7", holder="", duration_seconds=1)
+
+
+# --- the rules
+
+
+@pytest.mark.parametrize(
+    ("record", "unchanged_seconds", "decision"),
+    [
+        pytest.param(None, 0.0, Create(), id="no Lease"),
+        pytest.param(None, 60.0, Create(), id="no Lease, whenever we looked"),
+        pytest.param(
+            build_vacant(TIMING), 0.0, Wait(5.0), id="made a moment ago: perhaps deleted under a leader"
+        ),
+        pytest.param(build_vacant(TIMING), 5.0, Acquire(build_vacant(TIMING)), id="held by nobody for long"),
+        pytest.param(THEIRS, 0.0, Wait(5.0), id="held by another"),
+        pytest.param(THEIRS, 4.9, Wait(0.1), id="held by another, not for long"),
+        pytest.param(THEIRS, 5.0, Acquire(THEIRS), id="not renewed for a whole duration"),
+        pytest.param(RELEASED, 0.0, Acquire(RELEASED), id="released"),
+        pytest.param(LeaseRecord("7"), 0.0, Wait(5.0), id="without content"),
+        pytest.param(LeaseRecord("7"), 5.0, Acquire(LeaseRecord("7")), id="without content for long"),
+        pytest.param(replace(THEIRS, holder=""), 0.0, Wait(5.0), id="emptied by hand under its leader"),
+        pytest.param(replace(THEIRS, duration_seconds=None), 1.0, Wait(4.0), id="no duration: ours"),
+        pytest.param(replace(THEIRS, duration_seconds=0), 1.0, Wait(4.0), id="no usable duration: ours"),
+        pytest.param(
+            replace(THEIRS, duration_seconds=20), 1.0, Wait(19.0), id="a longer duration is honoured"
+        ),
+        pytest.param(replace(THEIRS, duration_seconds=3600), 1.0, Wait(59.0), id="an hour is not"),
+        pytest.param(MINE, 0.0, Renew(MINE), id="ours, though we did not know"),
+    ],
+)
+def test_a_candidate_takes_only_what_nobody_can_hold(
+    record: LeaseRecord | None, unchanged_seconds: float, decision: Decision
+) -> None:
+    memory = Memory("me", Sighting(record, 100.0), is_current=True)
+    decided = decide(memory, 100.0 + unchanged_seconds, TIMING)
+    if isinstance(decision, Wait):
+        assert isinstance(decided, Wait)
+        assert decided.seconds == pytest.approx(decision.seconds)
+    else:
+        assert decided == decision
+
+
+@pytest.mark.parametrize(
+    ("record", "now_seconds", "decision"),
+    [
+        pytest.param(MINE, 102.0, Renew(MINE), id="ours"),
+        pytest.param(MINE, 103.5, Lost("the lease could not be renewed in time"), id="too late"),
+        pytest.param(THEIRS, 102.0, Lost("the lease is held by 'them'"), id="taken"),
+        pytest.param(
+            LeaseRecord("7"), 102.0, Acquire(LeaseRecord("7")), id="deleted and made again: taken back"
+        ),
+        pytest.param(None, 102.0, Create(), id="deleted"),
+    ],
+)
+def test_a_leader_stops_at_its_deadline_and_when_the_lease_is_not_its_own(
+    record: LeaseRecord | None, now_seconds: float, decision: Decision
+) -> None:
+    memory = Memory("me", Sighting(record, 100.0), is_current=True, held_until_seconds=103.5)
+    assert decide(memory, now_seconds, TIMING) == decision
+
+
+def test_nothing_is_decided_on_a_lease_that_may_have_changed() -> None:
+    assert decide(Memory("me"), 100.0, TIMING) == Look()
+    assert decide(Memory("me", Sighting(RELEASED, 0.0)), 100.0, TIMING) == Look()
+    # Its deadline a leader knows without looking.
+    assert isinstance(decide(Memory("me", held_until_seconds=99.0), 100.0, TIMING), Lost)
+
+
+def test_only_a_new_version_starts_the_wait_anew() -> None:
+    first = observe(None, THEIRS, 10.0)
+    assert first == Sighting(THEIRS, 10.0)
+    assert observe(first, THEIRS, 12.0).since_seconds == 10.0
+    # The same content in a new version: a leader whose wall clock stands still.
+    assert observe(first, replace(THEIRS, version="8"), 12.0).since_seconds == 12.0
+    assert observe(first, None, 12.0) == Sighting(None, 12.0)
+    assert observe(Sighting(None, 10.0), None, 12.0) == Sighting(None, 10.0)
+
+
+def test_a_change_of_holder_counts_and_a_renewal_does_not() -> None:
+    acquired = build_held(replace(build_vacant(TIMING), version="1"), "a", NOON, TIMING)
+    assert acquired == LeaseRecord("1", "a", 5, NOON, NOON, transitions=1)
+    renewed = build_held(replace(acquired, version="2"), "a", NOON + 9 * MICROSECOND, TIMING)
+    assert renewed == LeaseRecord("2", "a", 5, NOON, NOON + 9 * MICROSECOND, transitions=1)
+    released = build_released(replace(renewed, version="3"), NOON + 10 * MICROSECOND)
+    assert released == LeaseRecord("3", "", 1, NOON, NOON + 10 * MICROSECOND, transitions=1)
+    taken = build_held(released, "b", NOON + 20 * MICROSECOND, TIMING)
+    assert (taken.holder, taken.acquired_at, taken.transitions) == ("b", NOON + 20 * MICROSECOND, 2)
+    assert build_held(replace(THEIRS, transitions=MOST_TRANSITIONS), "a", NOON, TIMING).transitions == (
+        MOST_TRANSITIONS
+    )
+
+
+@given(
+    wall_time=st.datetimes(timezones=st.just(UTC)).filter(lambda time: time.year < 9999),
+    difference=st.integers(-2, 2),
+)
+def test_the_written_time_always_differs_and_always_has_a_fraction(
+    wall_time: datetime, difference: int
+) -> None:
+    try:
+        before = wall_time + difference * MICROSECOND
+    except OverflowError:
+        before = wall_time
+    seen = replace(MINE, renewed_at=before)
+    for record in (build_held(seen, "me", wall_time, TIMING), build_released(seen, wall_time)):
+        assert record.renewed_at is not None
+        assert record.renewed_at != before
+        assert record.renewed_at.microsecond != 0
+        assert record.renewed_at - wall_time <= 2 * MICROSECOND
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"renew_deadline_seconds": 2.0}, "one lost call would end the leadership"),
+        ({"renew_deadline_seconds": 4.0}, "may meet its successor"),
+        ({"lease_seconds": 61}, "longer than the 60 s"),
+    ],
+)
+def test_times_that_do_not_fit_together_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TIMING, **change)  # type: ignore[arg-type]  # the keys are those of numbers
+
+
+# --- whole elections
+
+
+@contextmanager
+def a_world(seed: int = 0, record: LeaseRecord | None = RELEASED) -> Iterator[World]:
+    world = World(seed, record)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def test_a_killed_leader_is_followed_within_the_time_promised() -> None:
+    for seed in range(10):
+        with a_world(seed) as world:
+            world.add("a")
+            world.add("b")
+            world.run(3 + seed / 10)
+            (leader,) = world.leaders()
+            world.candidates[leader].kill()
+            world.run(0.01)
+            assert TIMING.lease_seconds - 1.1 < world.run_until_led(TAKEOVER_SECONDS) < 6.5
+
+
+def test_a_leader_that_is_asked_to_end_leaves_the_lease_to_the_next() -> None:
+    for seed in range(10):
+        with a_world(seed) as world:
+            world.add("a")
+            world.add("b")
+            world.run(3 + seed / 10)
+            (leader,) = world.leaders()
+            candidate = world.candidates[leader]
+            candidate.stop()
+            world.run(0.1)
+            assert candidate.task.done()
+            assert candidate.task.result() is None
+            assert candidate.changes == [True, False]
+            assert world.run_until_led(2.0) < 1.5
+            assert world.record is not None
+            assert world.record.transitions == 2
+
+
+def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
+    for seed in range(10):
+        with a_world(seed, record=None) as world:
+            world.add("a")
+            world.add("b")
+            world.run_until_led(TAKEOVER_SECONDS)
+            (leader,) = world.leaders()
+            world.run((0.01, 0.5, 3)[seed % 3])
+            world.delete()
+            world.run(10)
+            assert world.leaders() == [leader]
+            assert world.candidates[leader].changes == [True]
+
+
+def test_a_leader_cut_off_stops_its_work_before_its_deadline_and_leads_again_later() -> None:
+    with a_world() as world:
+        leader = world.add("a")
+        world.run(3)
+        world.weather = Weather(lost_requests=1.0)
+        world.run(3.6)
+        assert leader.changes == [True, False]
+        world.weather = Weather()
+        world.run_until_led(2.0)
+        assert leader.changes == [True, False, True]
+        assert [term.is_held() for term in leader.terms] == [False, True]
+
+
+def test_a_leadership_counts_from_the_sending_of_the_renewal_not_from_its_answer() -> None:
+    with a_world() as world:
+        leader = world.add("a")
+        world.run(3)
+        world.freeze()
+        while not world.is_waited_for:
+            world.run(0.01)
+        sent_at_seconds = world.now_seconds
+        world.run(0.9)
+        world.thaw()
+        world.weather = Weather(lost_requests=1.0)
+        while leader.is_held():
+            world.run(0.01)
+        assert world.now_seconds - sent_at_seconds == pytest.approx(TIMING.renew_deadline_seconds, abs=0.1)
+
+
+def test_work_that_fails_releases_the_lease_and_fails_the_election() -> None:
+    async def fail(leadership: Leadership) -> None:
+        await asyncio.sleep(2)
+        raise RuntimeError("out of ideas")
+
+    with a_world() as world:
+        candidate = world.add("a", work=fail)
+        world.run(3)
+        with pytest.raises(RuntimeError, match="out of ideas"):
+            candidate.task.result()
+        assert candidate.changes == [True, False]
+        assert world.record is not None
+        assert (world.record.holder, world.record.duration_seconds) == ("", 1)
+
+
+async def go_on(leadership: Leadership, *, for_seconds: float, steps: int = 1) -> None:
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        for _ in range(steps):
+            await asyncio.sleep(for_seconds / steps)
+
+
+@pytest.mark.parametrize("ending", ["lost", "stopped"])
+def test_work_that_does_not_stop_fails_the_election_and_keeps_the_lease(ending: str) -> None:
+    with a_world() as world:
+        candidate = world.add("a", work=partial(go_on, for_seconds=1.1))
+        world.run(3)
+        if ending == "lost":
+            world.weather = Weather(lost_requests=1.0)
+        else:
+            candidate.stop()
+        world.run(TIMING.lease_seconds)
+        with pytest.raises(WorkDoesNotStop, match="End this process"):
+            candidate.task.result()
+        assert world.record is not None
+        assert world.record.holder == "a"
+        assert not candidate.is_held()
+
+
+def test_work_may_take_a_moment_to_stop_and_still_holds_while_it_does() -> None:
+    with a_world() as world:
+        candidate = world.add("a", work=partial(go_on, for_seconds=0.9))
+        world.run(3)
+        candidate.stop()
+        world.run(0.8)
+        assert candidate.is_held()
+        world.run(0.2)
+        assert candidate.task.done()
+        assert not candidate.is_held()
+        assert world.record is not None
+        assert world.record.holder == ""
+
+
+@pytest.mark.parametrize("paused_after_seconds", [0.01, 0.3])
+def test_a_process_that_stands_still_while_its_work_ends_goes_on_as_a_candidate(
+    paused_after_seconds: float,
+) -> None:
+    with a_world() as world:
+        candidate = world.add("a", work=partial(go_on, for_seconds=0.5, steps=5))
+        world.run(3)
+        world.weather = Weather(refused=1.0)
+        while candidate.is_held():
+            world.run(0.01)
+        world.run(paused_after_seconds)
+        candidate.pause()
+        world.run(3)
+        candidate.resume()
+        world.run(1)
+        assert not candidate.task.done()
+        world.weather = Weather()
+        world.run_until_led(2.0)
+        assert candidate.changes == [True, False, True]
+
+
+def test_a_second_stop_does_not_give_the_lease_away_under_work_that_goes_on() -> None:
+    with a_world() as world:
+        candidate = world.add("a", work=partial(go_on, for_seconds=0.9))
+        world.run(3)
+        candidate.stop()
+        world.run(0.2)
+        candidate.stop()
+        world.run(0.2)
+        assert candidate.task.cancelled()
+        assert world.record is not None
+        assert world.record.holder == "a"
+
+
+def test_work_that_fails_while_it_is_stopped_is_told_and_the_candidate_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail_at_the_end(leadership: Leadership) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise RuntimeError("cannot tidy up")
+
+    with a_world() as world:
+        candidate = world.add("a", work=fail_at_the_end)
+        world.run(3)
+        world.weather = Weather(lost_requests=1.0)
+        world.run(5)
+        world.weather = Weather()
+        world.run_until_led(2.0)
+        assert candidate.changes == [True, False, True]
+        assert "failed while it was stopped" in caplog.text
+
+
+def test_an_unreachable_lease_does_not_keep_anybody_from_ending() -> None:
+    with a_world() as world:
+        candidate = world.add("a")
+        world.run(3)
+        world.freeze()
+        candidate.stop()
+        world.run(1.1)
+        assert candidate.task.result() is None
+
+
+# --- everything at once
+
+seconds_of_storm = st.floats(0, 30)
+shares = st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.0])
+weathers = st.builds(
+    Weather,
+    longest_delay_seconds=st.sampled_from([0.01, 0.3, 1.5, 8.0]),
+    lost_requests=shares,
+    lost_answers=shares,
+    refused=shares,
+)
+clocks = st.fixed_dictionaries(
+    {
+        "clock_offset_seconds": st.sampled_from([0.0, 12_345.0, 3_000_000.0]),
+        "clock_rate": st.sampled_from([0.95, 1.0, 1.05]),
+        "wall_offset_seconds": st.sampled_from([0.0, -86_400.0, 86_400.0]),
+    }
+)
+candidate_numbers = st.integers(0, 3)
+
+
+def set_weather(world: World, weather: Weather) -> None:
+    world.weather = weather
+
+
+def act_on(world: World, number: int, action: str) -> None:
+    names = sorted(world.candidates)
+    candidate = world.candidates[names[number % len(names)]]
+    if action == "pause leader":
+        candidate = next((world.candidates[name] for name in world.leaders()), candidate)
+        action = "pause"
+    elif action in ("kill", "stop") and candidate.name == names[0]:
+        return  # one survives
+    {
+        "pause": candidate.pause,
+        "resume": candidate.resume,
+        "kill": candidate.kill,
+        "stop": candidate.stop,
+    }[action]()
+
+
+troubles = st.one_of(
+    st.builds(lambda weather: partial(set_weather, weather=weather), weathers),
+    st.sampled_from([World.freeze, World.thaw, World.delete]),
+    st.builds(
+        lambda number, action: partial(act_on, number=number, action=action),
+        candidate_numbers,
+        st.sampled_from(
+            ["pause", "pause leader", "pause leader", "resume", "resume", "resume", "kill", "stop"]
+        ),
+    ),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    candidates=st.lists(clocks, min_size=2, max_size=4),
+    storm=st.lists(st.tuples(seconds_of_storm, troubles), max_size=25),
+    record=st.sampled_from([None, RELEASED, THEIRS]),
+)
+def test_never_do_two_lead_and_always_one_does_once_the_trouble_ends(
+    seed: int,
+    candidates: list[dict[str, float]],
+    storm: list[tuple[float, Callable[[World], None]]],
+    record: LeaseRecord | None,
+) -> None:
+    with a_world(seed, record) as world:  # it checks after every event that at most one leads
+        for number, clock in enumerate(candidates):
+            world.add(f"candidate-{number}", **clock)
+        for moment_seconds, trouble in storm:
+            world.at(moment_seconds, partial(trouble, world))
+        world.run(30)
+        world.calm()
+        for candidate in world.candidates.values():
+            candidate.resume()
+        world.run_until_led(TAKEOVER_SECONDS)
+        for candidate in world.candidates.values():
+            is_over = candidate.task.done() and not candidate.task.cancelled()
+            assert not is_over or candidate.task.exception() is None

@@ -1,0 +1,54 @@
+"""Nothing is exported of pools that are gone, or that another operator looks after, nor of what is over."""
+
+from rrq_operator.control.metrics import Metrics
+from rrq_operator.decide.status import Condition
+
+
+def build_metrics() -> Metrics:
+    metrics = Metrics()
+    for name in ("gone", "here"):
+        key = ("test", name)
+        metrics.set_pool(key, {"due": 1.0})
+        metrics.set_conditions(key, [Condition("Ready", True, "AsDesired", "2 replicas are ready")])
+        metrics.decisions.labels(*key, "Backlog").inc()
+    return metrics
+
+
+def conditions_of(metrics: Metrics) -> dict[tuple[str, str, str], float]:
+    return {
+        (sample.labels["pool"], sample.labels["type"], sample.labels["reason"]): sample.value
+        for family in metrics.registry.collect()
+        if family.name == "rrq_operator_condition"
+        for sample in family.samples
+    }
+
+
+def test_a_pool_that_goes_takes_all_its_series_along() -> None:
+    metrics = build_metrics()
+    metrics.drop_pool(("test", "gone"))
+    metrics.drop_pool(("test", "never there"))
+    text = metrics.expose().decode()
+    assert 'pool="gone"' not in text
+    assert text.count('pool="here"') == 4
+
+
+def test_the_end_of_a_term_takes_the_series_of_all_pools_along() -> None:
+    metrics = build_metrics()
+    metrics.drop_pools()
+    assert "pool=" not in metrics.expose().decode()
+
+
+def test_a_condition_has_the_reason_of_now_and_no_other() -> None:
+    metrics = build_metrics()
+    metrics.set_conditions(
+        ("test", "gone"),
+        [
+            Condition("Ready", False, "CrashLoopBackOff", "pod gone-1: back-off"),
+            Condition("ScalingLimited", True, "AtMaximum", "the work asks for 9 replicas"),
+        ],
+    )
+    assert conditions_of(metrics) == {
+        ("gone", "Ready", "CrashLoopBackOff"): 0,
+        ("gone", "ScalingLimited", "AtMaximum"): 1,
+        ("here", "Ready", "AsDesired"): 1,
+    }

@@ -1,0 +1,160 @@
+"""Proves that this worker process is alive.
+
+The lease belongs to the process, not to its jobs: one renewal however many jobs run. It is renewed
+from a thread with a connection of its own, so that a handler which holds the event loop for half a
+minute costs nobody their jobs. The thread must not keep a hung process alive, though: when the loop
+has not turned until the latest deadline of the jobs in hand, ``describe`` returns None, and the
+lease runs out.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Protocol
+
+from rrq.broker.connection import REDIS_ERRORS
+from rrq.broker.messages import Beat, Renewal
+from rrq.engine.reaper import Sweeper
+from rrq.runtime.backoff import jittered_delay_seconds
+from rrq.settings import RRQSettings
+from rrq.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_JOIN_SECONDS = 2.0
+
+
+def build_health_record(
+    worker_id: str, status: str, active_jobs: int, concurrency_limit: int, queues: Sequence[str]
+) -> dict[str, object]:
+    """Return what a heartbeat says of a worker, in the words that monitors of RRQ 0.7 know."""
+    return {
+        "worker_id": worker_id,
+        "timestamp": datetime.now(UTC).isoformat(),
+        "status": status,
+        "active_jobs": active_jobs,
+        "concurrency_limit": concurrency_limit,
+        "queues": queues,
+    }
+
+
+class Lease(Protocol):
+    """Whoever renews the lease of a worker: its own thread, or the supervisor of its pod."""
+
+    @property
+    def is_running(self) -> bool: ...
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class LeaseKeeper:
+    """Renews the lease of one worker from a daemon thread, listens for orders, and sweeps.
+
+    ``describe`` says what to report (None: do not renew) and ``tell`` receives every answer; both
+    are called in the thread.
+    """
+
+    def __init__(
+        self,
+        get_settings: Callable[[], RRQSettings],
+        describe: Callable[[], Beat | None],
+        tell: Callable[[Beat, Renewal], None],
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        # Asked when the thread starts: an application may have replaced the store of its worker.
+        self._get_settings = get_settings
+        self._describe = describe
+        self._tell = tell
+        self._uniform = uniform
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; it beats at once."""
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="rrq-lease", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; the lease then runs out unless the worker deregisters."""
+        thread, self._thread = self._thread, None
+        self._is_stopping = True
+        if thread is None:
+            return
+        if self._loop is not None and thread.is_alive():
+            # The loop may end between the question and the call.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._interrupt)
+        await asyncio.to_thread(thread.join, _JOIN_SECONDS)
+
+    def _interrupt(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._keep())
+
+    async def _keep(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        store = JobStore(self._get_settings())
+        sweeper = Sweeper(store)
+        try:
+            while not self._is_stopping:
+                await self.run_once(store, sweeper)
+        finally:
+            await store.aclose()
+
+    async def run_once(self, store: JobStore, sweeper: Sweeper) -> None:
+        """Beat once, then listen and sweep until the next beat is due."""
+        renewal_seconds = store.settings.lease_renewal_seconds
+        next_beat_at = monotonic() + renewal_seconds
+        beat = self._describe()
+        try:
+            if beat is None:
+                await asyncio.sleep(renewal_seconds)
+                return
+            renewal = await store.renew_leases([beat])
+            self._tell(beat, renewal)
+            sweeper.plan(renewal)
+            # A cancellation may be swallowed while a connection opens; the flag is not.
+            while monotonic() < next_beat_at and not self._is_stopping:
+                if await self._listen(store, sweeper, beat.worker.worker_id, next_beat_at):
+                    return
+        except REDIS_ERRORS as error:
+            logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
+            await self._pause()
+        # Without this thread the worker loses its lease; nothing that Redis may answer must end it.
+        except Exception:
+            logger.exception("heartbeat failed, trying again on another connection")
+            await store.wire.aclose()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, self._uniform))
+
+    async def _listen(self, store: JobStore, sweeper: Sweeper, worker_id: str, next_beat_at: float) -> bool:
+        """Wait for an order, the next sweep or the next beat; True when an order came.
+
+        What was ordered is learned by beating: the list in the answer is the truth, and the wake-up
+        may be lost without harm.
+        """
+        wait_seconds = max(0.0, next_beat_at - monotonic())
+        until_sweep = sweeper.seconds_until_due()
+        if until_sweep is not None and until_sweep < wait_seconds:
+            if until_sweep > 0 and await store.wait_for_control([worker_id], until_sweep):
+                return True
+            await sweeper.run_once()
+            return False
+        return wait_seconds > 0 and await store.wait_for_control([worker_id], wait_seconds)

@@ -1,0 +1,1 @@
+"""What surrounds a program: logs, masking, CPU allotment, waiting times, metrics."""

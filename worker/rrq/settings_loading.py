@@ -1,0 +1,228 @@
+"""Where the settings of a command come from: an option, the environment, a .env file or defaults."""
+
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from rrq.commands.refusal import Refusal
+from rrq.registry import JobRegistry
+from rrq.runtime.suggestions import suggest
+from rrq.settings import RRQSettings, find_meant_setting
+
+#: python-dotenv comes with pydantic-settings today, but nothing promises that it always will.
+DOTENV_AVAILABLE = importlib.util.find_spec("dotenv") is not None
+
+PATH_VARIABLE = "RRQ_SETTINGS"
+#: Set to 1 by the operator: which Redis a pool uses, and how many jobs at once, is then said by the pool and
+#: not by whatever the application wrote into its settings.
+ENVIRONMENT_WINS = "RRQ_ENVIRONMENT_WINS"
+
+
+class SettingsSource(StrEnum):
+    OPTION = "--settings"
+    VARIABLE = "RRQ_SETTINGS"
+    DOTENV = ".env"
+    DEFAULTS = "defaults"
+
+
+@dataclass(frozen=True)
+class SettingsLocation:
+    """Where settings come from: what the user has to change to get others."""
+
+    source: SettingsSource
+    path: str | None
+    """Dotted path of the object, or None when it was built from environment and defaults."""
+
+
+def locate_settings(path: str | None) -> SettingsLocation:
+    """Tell where the settings are, without importing anything; a .env file is read on the way."""
+    from_dotenv = _load_dotenv()
+    if path is not None:
+        return SettingsLocation(SettingsSource.OPTION, path)
+    path = os.environ.get(PATH_VARIABLE)
+    if path is not None:
+        source = SettingsSource.DOTENV if PATH_VARIABLE in from_dotenv else SettingsSource.VARIABLE
+        return SettingsLocation(source, path)
+    has_values = any(name.upper().startswith("RRQ_") for name in from_dotenv)
+    return SettingsLocation(SettingsSource.DOTENV if has_values else SettingsSource.DEFAULTS, None)
+
+
+def load_settings(path: str | None) -> RRQSettings:
+    """Return the settings for a command; ``path`` is the value of its ``--settings``.
+
+    Raises Refusal when there are none to be had.
+    """
+    location = locate_settings(path)
+    _tell_misspelled_variables()
+    if location.path is None:
+        return _build_settings()
+    settings = _import_settings(location.path)
+    return _with_environment(settings) if os.environ.get(ENVIRONMENT_WINS) == "1" else settings
+
+
+def _tell_misspelled_variables() -> None:
+    """Name variables that are nearly a setting: they have no effect, and nothing else would say so."""
+    for variable in sorted(os.environ):
+        name = variable.removeprefix("RRQ_").lower()
+        if not variable.startswith("RRQ_") or name in RRQSettings.model_fields:
+            continue
+        # Kubernetes sets RRQ_REDIS_PORT and the like for a Service called rrq-redis.
+        if "_service_" in name or "_port" in name or name.endswith("_host"):
+            continue
+        meant = find_meant_setting(name)
+        if meant is not None:
+            click.echo(
+                f"WARNING: {variable} is no variable of RRQ and has no effect. Did you mean RRQ_{meant.upper()}?",
+                err=True,
+            )
+
+
+def require_registry(settings: RRQSettings) -> JobRegistry:
+    """Return the handlers of an application that is to be run; Refusal when it names none."""
+    if not settings.job_registry:
+        raise Refusal(
+            "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings. Write "
+            "RRQSettings(job_registry=…), and name that object by --settings or RRQ_SETTINGS, such as "
+            "shop.jobs.settings."
+        )
+    return settings.job_registry
+
+
+def _load_dotenv() -> set[str]:
+    """Add the variables of the nearest .env upwards; returns those that were not set before."""
+    if not DOTENV_AVAILABLE:
+        return set()
+    from dotenv import find_dotenv, load_dotenv
+
+    before = set(os.environ)
+    file = find_dotenv(usecwd=True)
+    if file:
+        try:
+            load_dotenv(file, override=False)
+        except (OSError, ValueError) as error:
+            raise Refusal(f"ERROR: Could not read {_shown(file)}: {error}") from error
+    return set(os.environ) - before
+
+
+def _import_settings(path: str) -> RRQSettings:
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name or ":" in path or "/" in path:
+        raise _unusable(path, _describe_misspelled_path(path))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise Refusal(
+            f"ERROR: Could not import settings object '{path}'. {_advise_on_import(module_name, error)}\n"
+            f"Cause: {error}"
+        ) from error
+    except ValidationError as error:
+        raise _unusable(path, f"{describe_faults(error)}. {_WHERE_VALUES_COME_FROM}") from error
+    # A settings module is foreign code and may raise anything.
+    except Exception as error:
+        raise _unusable(path, str(error) or type(error).__name__) from error
+    settings: Any = getattr(module, attribute, None)
+    if settings is None:
+        raise _unusable(path, _describe_missing_name(module, module_name, attribute))
+    if isinstance(settings, type) or not hasattr(settings, "redis_dsn"):
+        raise _unusable(path, _describe_wrong_type(settings, module, module_name))
+    return settings  # type: ignore[no-any-return]  # whatever the application calls its settings
+
+
+_WHERE_VALUES_COME_FROM = "A value comes from the code or, where that leaves it out, from its RRQ_* variable"
+
+
+def _unusable(path: str, reason: str) -> Refusal:
+    return Refusal(f"ERROR: Unexpected error processing settings object '{path}': {reason}")
+
+
+def _describe_misspelled_path(path: str) -> str:
+    dotted = path.replace(":", ".").replace("/", ".").removesuffix(".py").strip(".")
+    example = dotted if "." in dotted and not path.endswith(".py") else f"{dotted or 'shop'}.settings"
+    return f"a settings path is MODULE.NAME with dots, such as {example}"
+
+
+def _advise_on_import(module_name: str, error: ImportError) -> str:
+    """The module itself may be there, and one that it imports may be missing."""
+    missing = error.name or ""
+    is_gone = isinstance(error, ModuleNotFoundError)
+    if is_gone and (module_name == missing or module_name.startswith(f"{missing}.")):
+        return "Make sure it is in PYTHONPATH."
+    return (
+        "It was found, but something that it imports was not: install that, or make sure it is in PYTHONPATH."
+    )
+
+
+def _describe_missing_name(module: ModuleType, module_name: str, attribute: str) -> str:
+    reason = f"module '{module_name}' has no attribute '{attribute}'"
+    if hasattr(module, attribute):
+        reason = f"'{attribute}' of module '{module_name}' is None"
+    return f"{reason}.{suggest(attribute, vars(module))} {_list_settings(module, module_name)}"
+
+
+def _describe_wrong_type(found: object, module: ModuleType, module_name: str) -> str:
+    reason = f"it is a {type(found).__name__}, not an RRQSettings"
+    if isinstance(found, type):
+        reason = f"it is the class {found.__name__}, not an object of it"
+    return f"{reason}. {_list_settings(module, module_name)}"
+
+
+def _list_settings(module: ModuleType, module_name: str) -> str:
+    names = [
+        f"{module_name}.{name}" for name, value in vars(module).items() if isinstance(value, RRQSettings)
+    ]
+    if names:
+        return f"Settings in that module: {', '.join(names)}"
+    return "That module has no settings: write settings = RRQSettings(job_registry=…) in it"
+
+
+def _with_environment(settings: RRQSettings) -> RRQSettings:
+    """Return the settings with every value that an RRQ_* variable names taken from there."""
+    from_environment = _build_settings()
+    for field in type(from_environment).model_fields:
+        if f"RRQ_{field.upper()}" in os.environ:
+            # In the object of the application, not in a copy: a handler that enqueues with a client built from
+            # its own settings means the Redis that its worker uses.
+            setattr(settings, field, getattr(from_environment, field))
+    return settings
+
+
+def _build_settings() -> RRQSettings:
+    try:
+        return RRQSettings()
+    except ValidationError as error:
+        raise Refusal(
+            f"ERROR: The environment does not make valid settings. {describe_faults(error, 'RRQ_')}"
+        ) from error
+    except ValueError as error:
+        # Of a list or a table, which a variable holds as JSON.
+        raise Refusal(
+            f"ERROR: The environment does not make valid settings. {error}: write its value as JSON."
+        ) from error
+
+
+def describe_faults(error: ValidationError, prefix: str = "") -> str:
+    """Return which fields are wrong and why, without their values: one of them may be a DSN with a password."""
+    return "; ".join(
+        f"{_name_field(fault['loc'], prefix)}{fault['msg'].removeprefix('Value error, ')}"
+        for fault in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _name_field(place: tuple[int | str, ...], prefix: str) -> str:
+    name = ".".join(map(str, place))
+    if not name:
+        return ""
+    return f"{prefix}{name.upper() if prefix else name}: "
+
+
+def _shown(file: str) -> str:
+    """Return the path relative to the working directory where that is shorter."""
+    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
