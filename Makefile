@@ -27,7 +27,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and go (a minute)
-	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 check: static ## Format, lint, types, import contracts and the fast tests
 	$(BIN)/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)"

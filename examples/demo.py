@@ -1,7 +1,8 @@
-"""`make demo`: the pool of examples/pool.yaml on this machine, from nothing to its full size and back.
+"""`make demo`: the pool of examples/pool.yaml on this machine, from zero to its full size and back.
 
-A wave of jobs comes in; replicas start, a worker process is killed in the middle of its work, and when all is
-done the pool goes back to zero. At the end Redis is asked about every single job. Exit code 1 if any is missing.
+The demo enqueues a wave of jobs. The pool scales up, the demo kills one worker process in the middle of its work, and the
+pool scales down to zero. At the end the demo reads the status of every job from Redis, and exits with 1 if one is missing.
+`make demo ARGS="--plot docs/img/wave.svg"` also draws the run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import click
 import psutil
 from rich.console import Console
 
+from examples.wave_plot import Sample, build_plot
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq.exc import RRQError
@@ -44,14 +46,16 @@ READ_BATCH = 200
 
 @dataclass
 class Story:
-    """What there is to tell at the end."""
+    """The figures that the demo reports at the end."""
 
+    samples: list[Sample] = field(default_factory=list)
     job_ids: list[str] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     peak_replicas: int = 0
     first_start_seconds: float | None = None
     slowest_start_seconds: float = 0.0
     killed_pid: int | None = None
+    killed_at_seconds: float | None = None
     elapsed_seconds: float = 0.0
     is_back_at_zero: bool = False
 
@@ -82,7 +86,7 @@ def build_wave(count: int) -> list[JobRequest]:
 
 
 async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]:
-    """Return the jobs that Redis does not call completed, whatever the live figures said."""
+    """Return the jobs whose status in Redis is not COMPLETED."""
     waiting, unfinished = list(job_ids), set()
     for start in range(0, len(waiting), READ_BATCH):
         batch = waiting[start : start + READ_BATCH]
@@ -96,7 +100,7 @@ async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]
 
 
 def kill_one_worker(fleet: Fleet) -> int | None:
-    """Do to a worker process what a full memory does; returns its process id, or None if there is none yet."""
+    """Kill one worker process with SIGKILL; returns its process id, or None if no replica is ready yet."""
     for replica in fleet.replicas:
         if replica.ready_at is not None and replica.process is not None:
             with contextlib.suppress(psutil.Error, IndexError):
@@ -107,13 +111,16 @@ def kill_one_worker(fleet: Fleet) -> int | None:
 
 
 async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display) -> None:
-    """Note how the pool grows and shrinks, and kill one of its processes, until it is back at zero."""
+    """Record the size of the pool until it is back at zero, and kill one of its processes on the way."""
     wave_at = time.monotonic()
     while story.elapsed_seconds < GIVE_UP_SECONDS and not story.is_back_at_zero:
         picture = fleet.picture()
         story.elapsed_seconds = time.monotonic() - wave_at
         story.peak_replicas = max(story.peak_replicas, picture.replicas)
         story.slowest_start_seconds = picture.slowest_start_seconds
+        if picture.due is not None:
+            waiting = picture.due + picture.later
+            story.samples.append(Sample(story.elapsed_seconds, waiting, picture.replicas, picture.ready))
         if story.first_start_seconds is None:
             seen = await client.job_store.observe([])
             if any(worker.busy for worker in seen.workers.values()):
@@ -121,6 +128,7 @@ async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display)
         if story.killed_pid is None and picture.done > len(story.job_ids) * KILL_AT_SHARE:
             story.killed_pid = kill_one_worker(fleet)
             if story.killed_pid is not None:
+                story.killed_at_seconds = story.elapsed_seconds
                 display.tell(
                     fleet.name, f"kill -9 of worker process {story.killed_pid}, with its jobs in hand"
                 )
@@ -129,7 +137,7 @@ async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display)
 
 
 async def play(session: LocalSession, client: RRQClient, display: Display, count: int) -> Story | None:
-    """Run the wave through the pool; None when somebody stopped it."""
+    """Run the wave through the pool; None when the user stopped it."""
     story = Story()
     fleet = session.pools[0]
     assert isinstance(fleet, Fleet)
@@ -148,7 +156,7 @@ async def play(session: LocalSession, client: RRQClient, display: Display, count
 
 
 def take_pool() -> Pool:
-    """Return the example with a queue of its own, so that a Redis that was given is left as it was."""
+    """Return the example pool with a queue of its own, so that the demo leaves other queues of that Redis alone."""
     pool = read_pools(str(MANIFEST))[0]
     queue = f"demo-{uuid.uuid4().hex[:8]}"
     return replace(pool, spec=pool.spec.model_copy(update={"queues": [queue]}))
@@ -173,8 +181,9 @@ async def run(pool: Pool, address: RedisAddress, display: Display, count: int) -
 
 @click.command()
 @click.option("--jobs", "count", type=click.IntRange(min=1), default=3_000, show_default=True)
-def main(count: int) -> None:
-    """Watch a pool grow from nothing, do a wave of jobs, and go."""
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run into this SVG file.")
+def main(count: int, plot: Path | None) -> None:
+    """Watch a pool scale up from zero, run a wave of jobs, and scale down to zero."""
     pool = take_pool()
     try:
         with redis_of([pool], None, click.echo) as [address]:
@@ -185,6 +194,8 @@ def main(count: int) -> None:
         click.echo("stopped before the end")
         sys.exit(130)
     click.echo(story.tell())
+    if plot is not None:
+        plot.write_text(build_plot(story.samples, story.killed_at_seconds))
     sys.exit(1 if story.lost or len(story.job_ids) != count or not story.is_back_at_zero else 0)
 
 

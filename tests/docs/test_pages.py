@@ -42,8 +42,8 @@ ELSEWHERE: dict[str, str] = {
 }
 #: Blocks that no file holds, by page and how their first line begins, each with its reason.
 NOT_QUOTED: dict[tuple[str, str], str] = {
-    ("README.md", "# shop.py"): "shown without types, which examples/ has; test_first_job.py runs it",
-    ("README.md", "# anywhere else"): "from inside a coroutine of the reader; test_first_job.py runs it",
+    ("README.md", "# shop.py"): "a file that the reader makes; test_readme.py runs it",
+    ("README.md", "# enqueue.py"): "a file that the reader makes; test_readme.py runs it",
     ("docs/reference/settings.md", "settings = RRQSettings("): "the line of examples/jobs.py, with a remark",
 }
 #: Pages that have blocks without a language, each with its reason. Their commands are checked all the same.

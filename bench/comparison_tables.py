@@ -1,6 +1,6 @@
-"""Write the figures in README.md from bench/results, between their marks: `python bench/readme_tables.py`.
+"""Write the tables of docs/comparison.md from bench/results, between their markers: `python bench/comparison_tables.py`.
 
-A test compares README.md with what this file would write, so that no figure there can differ from what was measured.
+A test compares the page with what this program would write, so that no figure differs from what was measured.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from roster import CONTENDERS, LABELS, OURS, SUPERVISED
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "comparison.md"
 NOT_MEASURED = "-"
 
 Results = dict[str, Any]
 
 
 def build_speed(results: Results) -> str:
-    """Jobs and enqueues per second, and how these compare with the fastest other queue of the same run."""
+    """Build the table of jobs and enqueues per second, with the ratio to the fastest other queue of the same run."""
     sections = results["sections"]
     rates = {
         "concurrency 1": sections["throughput"]["1"],
@@ -62,7 +62,7 @@ def _ratio(column: Results) -> str:
 
 
 def build_faults(results: Results) -> str:
-    """What became of the jobs under four faults."""
+    """Build the table of what happened to the jobs under four faults."""
     rows = []
     for contender in FAULT_CONTENDERS:
         cells = {}
@@ -105,7 +105,7 @@ def _rerun(verdict: Results, watched_seconds: float) -> str:
 
 
 def _outcome(row: Row) -> str:
-    """Say what did not go well, else when all jobs were done."""
+    """Return what went wrong, or when all jobs were done."""
     if row.lost:
         return f"**{row.lost:g} lost**"
     if row.finished_by_new_workers:
@@ -117,7 +117,7 @@ def _outcome(row: Row) -> str:
 
 
 def build_reaction(operator: Results, keda: Results) -> str:
-    """How long a wave of jobs waits until the replicas for it are requested."""
+    """Build the table of how long a wave of jobs waits until its replicas are requested."""
     words = {
         "bulk": "rrq operator, one bulk enqueue",
         "beside_50": "the same, beside 50 busy pools",
@@ -149,7 +149,7 @@ def read_results(name: str) -> Results:
 
 
 def build_tables() -> dict[str, str]:
-    """Return what belongs between the marks of each name."""
+    """Return the table for each pair of markers, by name."""
     return {
         "speed": build_speed(read_results("throughput")),
         "faults": build_faults(read_results("faults")),
@@ -158,17 +158,17 @@ def build_tables() -> dict[str, str]:
 
 
 def insert_tables(page: str, tables: dict[str, str]) -> str:
-    """Return the page with the text between the marks replaced."""
+    """Return the page with the text between the markers replaced."""
     for name, table in tables.items():
-        start, end = f"<!-- {name}: written by bench/readme_tables.py -->", f"<!-- end of {name} -->"
+        start, end = f"<!-- {name}: written by bench/comparison_tables.py -->", f"<!-- end of {name} -->"
         before, found_start, rest = page.partition(start)
         _, found_end, after = rest.partition(end)
         if not found_start or not found_end:
-            raise ValueError(f"README.md lacks the lines {start!r} and {end!r}; put them back.")
+            raise ValueError(f"{PAGE.name} lacks the lines {start!r} and {end!r}; put them back.")
         page = f"{before}{start}\n\n{table}\n\n{end}{after}"
     return page
 
 
 if __name__ == "__main__":
-    README.write_text(insert_tables(README.read_text(), build_tables()))
-    print(f"Wrote the tables of {README.name}.")
+    PAGE.write_text(insert_tables(PAGE.read_text(), build_tables()))
+    print(f"Wrote the tables of {PAGE.name}.")
