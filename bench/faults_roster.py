@@ -20,7 +20,7 @@ OURS = FaultContender(
         "loses its jobs when its lease of 15 s ends (`worker_lease_seconds`); what it still does when it wakes "
         "up happens a second time, but its results are refused. After a restart of Redis nobody claims "
         "before everybody has said what is in hand, so that nothing runs twice "
-        "([decision 15](decisions/0015-claims-wait-for-those-who-may-hold-something.md))."
+        "([decision 15](decisions/0015-claims-wait-after-a-redis-restart.md))."
     ),
 )
 
