@@ -13,7 +13,7 @@ import redis
 from certificates import make_certificates
 from kubernetes_build import CannotHostKubernetes, find_client
 from mistakes_page import PAGE, Mistake, is_shown, read_mistakes
-from mistakes_scene import Scene
+from mistakes_sandbox import Sandbox
 from proxy import RedisProxy
 from rrq.embedded import EmbeddedRedis
 
@@ -42,12 +42,12 @@ def guarded_redis() -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture
-async def scene(
+async def sandbox(
     plain_redis: EmbeddedRedis,
     guarded_redis: EmbeddedRedis,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[Sandbox]:
     """A folder of the user's own, and the Redis servers that the page speaks of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -60,20 +60,20 @@ async def scene(
     async with RedisProxy(plain_redis.port, tls=certificates.server_context) as tls:
         ports = {6379: plain_redis.port, 6381: guarded_redis.port, 6382: tls.port, 6399: 1}
         addresses = {f"127.0.0.1:{shown}": f"127.0.0.1:{real}" for shown, real in ports.items()}
-        yield Scene(tmp_path, addresses, {"python": sys.executable})
+        yield Sandbox(tmp_path, addresses, {"python": sys.executable})
 
 
-def _set_the_stage(mistake: Mistake, scene: Scene, plain_redis: EmbeddedRedis) -> None:
+def _prepare(mistake: Mistake, sandbox: Sandbox, plain_redis: EmbeddedRedis) -> None:
     """Prepare what the blocks of a section cannot say themselves."""
-    if mistake.title == "Redis may throw jobs away":
+    if mistake.title == "Redis may evict jobs":
         with redis.Redis.from_url(plain_redis.dsn) as connection:
             connection.config_set("maxmemory-policy", "allkeys-lru")
     if any(block.text.startswith("helm ") for block in mistake.blocks):
         try:
-            scene.programs = {**scene.programs, "helm": str(find_client("helm"))}
+            sandbox.programs = {**sandbox.programs, "helm": str(find_client("helm"))}
         except CannotHostKubernetes as missing:
             pytest.skip(f"no helm here. {missing}")
-        shutil.copytree(PAGE.parents[1] / "charts", scene.folder / "charts")
+        shutil.copytree(PAGE.parents[1] / "charts", sandbox.folder / "charts")
 
 
 def _as_parameter(mistake: Mistake) -> ParameterSet:
@@ -87,13 +87,13 @@ def _as_parameter(mistake: Mistake) -> ParameterSet:
 
 @pytest.mark.parametrize("mistake", [_as_parameter(mistake) for mistake in MISTAKES])
 async def test_a_mistake_is_answered_as_the_page_says(
-    mistake: Mistake, scene: Scene, plain_redis: EmbeddedRedis
+    mistake: Mistake, sandbox: Sandbox, plain_redis: EmbeddedRedis
 ) -> None:
-    _set_the_stage(mistake, scene, plain_redis)
+    _prepare(mistake, sandbox, plain_redis)
     *acts, answer = mistake.blocks
     printed = ""
     for block in acts:
-        printed = await scene.play(block, answer.text)
+        printed = await sandbox.play(block, answer.text)
         assert not _TRACEBACK.search(printed), printed
     assert is_shown(answer.text, printed), f"the page has\n{answer.text}\nand it says\n{printed}"
 

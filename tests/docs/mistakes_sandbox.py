@@ -59,7 +59,7 @@ PATIENCE_SECONDS = 100.0
 
 
 @dataclass
-class Scene:
+class Sandbox:
     """One user in one folder. ``addresses`` are those of the page to those of this run."""
 
     folder: Path
