@@ -121,7 +121,7 @@ def build_reaction(operator: Results, keda: Results) -> str:
     words = {
         "bulk": "rrq operator, one bulk enqueue",
         "beside_50": "the same, beside 50 busy pools",
-        "silent": "rrq operator, producer of RRQ 0.7, which announces nothing",
+        "silent": "rrq operator, producer of RRQ 0.7 without announcements",
     }
     rows = []
     for name, label in words.items():

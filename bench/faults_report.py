@@ -86,7 +86,7 @@ def build_tables(results: Results) -> str:
     if results.get("long_watch"):
         parts += [
             f"### After kill -9, watched for up to {results['long_watch_seconds'] / 60:.0f} minutes",
-            "While it lasts, 20 new jobs come every 15 s: some libraries look for the jobs of the dead only then.",
+            "Meanwhile 20 new jobs come every 15 s, because some libraries look for the jobs of dead workers only then.",
             _build_long_table(results),
         ]
     return "\n\n".join(parts) + "\n"
@@ -155,11 +155,11 @@ def build_page(results: Results) -> str:
     machine = results["machine"]
     notes = "\n".join(f"- **{contender.label}**: {contender.note}" for contender in CONTENDERS)
     return f"""\
-# The same faults for everybody
+# Fault comparison
 
-Written by `make bench-faults`. What rrq and other Redis queues for Python do when a worker process is killed or
-stopped in mid-job, and when Redis goes away for two seconds: each with its defaults, each as its documentation
-starts it.
+`make bench-faults` writes this page. It shows what rrq and other Redis queues for Python do when a worker process is
+killed or stopped in the middle of a job, and when Redis is away for two seconds. Each queue runs with its defaults and
+is started as its documentation says.
 
 Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on, Python {machine["python"]},
 {machine["cores"]} cores, {_rounds(results["rounds"])}.{" " + results["remark"] if results.get("remark") else ""}
@@ -168,7 +168,7 @@ Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on,
 ## Results
 
 {build_tables(results)}
-## What the defaults are, and what a setting would change
+## Defaults, and what a setting would change
 
 {notes}
 
@@ -176,32 +176,33 @@ Run of {machine["date"]}: Redis {machine["redis"]} with its append-only file on,
 
 
 EXPLANATION = """\
-## What is done
+## Method
 
-Two worker processes with ten slots each; {jobs} jobs of 200 ms. When all are acknowledged and a fifth is done, the
-fault strikes. Then the jobs are watched for {watch:.0f} s from the fault, and nobody restarts anything that the library
-does not restart by itself. Every step of every job is a line in a file outside Redis, and only that file is judged.
+Two worker processes have ten slots each; a producer enqueues {jobs} jobs of 200 ms. When all are acknowledged and a fifth
+is done, the benchmark injects the fault. It watches the jobs for {watch:.0f} s after that and restarts nothing that the
+library does not restart itself. Every step of every job writes a line to a file outside Redis, and the verdict uses only
+that file.
 
 | column | meaning |
 | --- | --- |
-| in hand | jobs that the victim had started and not finished; when Redis is the victim, those of both processes |
-| lost | acknowledged, not finished when the watch ended, and nothing known to us brings them back |
-| later | not finished when the watch ended, but they return: after a longer time that the notes name, or once somebody starts the workers again because none was left |
-| effect twice, finished twice | jobs whose effect was there more than once; whose handler ran to its end more than once |
+| in hand | running jobs of the victim; when Redis is the victim, those of both processes |
+| lost | acknowledged jobs that had not finished when the watch ended, and that nothing we know of brings back |
+| later | jobs that had not finished when the watch ended, but return: after a longer time that the notes name, or when new workers start because none was left |
+| effect twice, finished twice | jobs whose effect happened more than once; whose handler ran to its end more than once |
 | rerun | from the fault to the next start of a job that was in hand |
 | all done | from the fault until every job had finished once |
-| processes after | worker processes seen to take new jobs within 20 s after the watch |
+| processes after | worker processes that took new jobs within 20 s after the watch |
 
-At-least-once means that a job cut after its effect has that effect twice when it runs again: "effect twice" is the
-price of a zero under "lost", not a fault of its own. "finished twice" should be rare.
+With at-least-once delivery, a job that is cut after its effect has that effect twice when it runs again. So "effect twice"
+is the price of a zero under "lost", not an error. "finished twice" should be rare.
 """
 
 LIMITS = """\
-## What this does not show
+## Limits of this comparison
 
-Two processes on one machine and a few faults are a small sample; a queue may lose nothing here and something
-elsewhere. How many jobs are in hand when a fault strikes is chance, and so is how many of them a restart of Redis
-catches between two steps; other work on the machine adds tenths of seconds. Redis came back with all it had acknowledged, so nothing here is its loss. Jobs that block, crash or use
-memory, networks that fail by half, and fail-over are not compared. A job counts as finished when its handler ended;
-whether the queue's own record of it says so as well is not judged.
+Two processes on one machine and a few faults are a small sample; a queue may lose nothing here and something elsewhere.
+Chance decides how many jobs run when the fault comes, and how many of them a restart of Redis catches between two steps.
+Other work on the machine adds tenths of seconds. Redis came back with everything that it had acknowledged, so no loss here
+is its own. The comparison does not cover jobs that block, crash or use memory, networks that fail in part, and fail-over.
+A job counts as finished when its handler has ended, whatever the queue's own record says.
 """

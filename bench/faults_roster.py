@@ -16,10 +16,10 @@ OURS = FaultContender(
     None,
     ("python", "-m", "rrq", "worker", "run", "--settings", "with_rrq.settings", "--num-workers", "2"),
     note=(
-        "the supervisor gives a dead process's jobs back at once and starts another process. A stopped process "
-        "loses its jobs when its lease of 15 s ends (`worker_lease_seconds`); what it still does when it wakes "
-        "up happens a second time, but its results are refused. After a restart of Redis nobody claims "
-        "before everybody has said what is in hand, so that nothing runs twice "
+        "the supervisor requeues the jobs of a dead process at once and starts another process. A stopped process "
+        "loses its jobs when its lease of 15 s ends (`worker_lease_seconds`); its work after it wakes up happens "
+        "a second time, but its results are refused. After a restart of Redis no worker claims before all workers "
+        "have reported their running jobs, so that no job runs twice "
         "([decision 15](decisions/0015-claims-wait-after-a-redis-restart.md))."
     ),
 )
@@ -33,8 +33,8 @@ CONTENDERS = (
         "rrq_0_7",
         ("rrq", "worker", "run", "--settings", "with_rrq.settings", "--num-workers", "2"),
         note=(
-            "a job leaves the queue when it is taken, and nothing puts it back when its worker dies; no setting "
-            "changes that. A worker process that died is not replaced while the other lives."
+            "a job leaves the queue when a worker takes it, and nothing requeues it when that worker dies; no setting "
+            "changes that. A dead worker process is not replaced while the other lives."
         ),
     ),
     FaultContender(
@@ -46,10 +46,10 @@ CONTENDERS = (
         commands=2,
         returns=frozenset({KILL}),
         note=(
-            "one process per command, so two commands. A job stays in the queue behind a mark that lives 10 s "
-            "longer than `job_timeout` (300 s): jobs of the dead return after 310 s; a shorter `job_timeout` "
-            "brings them back sooner. A worker ends when Redis hangs up, for a service manager to start it "
-            "again; `retry` and `retry_on_error` of its `RedisSettings`, unset by default, may help; not tried here."
+            "one process per command, so two commands. A job stays in the queue behind a key that lives 10 s "
+            "longer than `job_timeout` (300 s): jobs of dead workers return after 310 s, sooner with a shorter "
+            "`job_timeout`. A worker exits when Redis closes the connection, and a service manager has to restart "
+            "it; `retry` and `retry_on_error` of its `RedisSettings`, unset by default, may help; not tried here."
         ),
     ),
     FaultContender(
@@ -61,10 +61,10 @@ CONTENDERS = (
         returns=frozenset({REDIS_SHUTDOWN, REDIS_KILL}),
         note=(
             "a sweep once a minute finds jobs past their `timeout` (10 s). By default a job has one try "
-            "(`retries=1`), so what it finds is marked as aborted, and a job that was stopped for longer than its "
-            "timeout fails; with `retries=2` they run again. Jobs that were taken but not yet started when Redis went "
-            "have their try left and wait for the sweep; in two runs by hand, three jobs each had not come back "
-            "after 170 s. A process that died is not replaced."
+            "(`retries=1`), so the sweep marks it as aborted, and a job that was stopped for longer than its timeout "
+            "fails; with `retries=2` they run again. Jobs that were taken but not started when Redis went away have "
+            "their try left and wait for the sweep; in two manual runs, three jobs each had not returned after 170 s. "
+            "A dead process is not replaced."
         ),
     ),
     FaultContender(
@@ -75,9 +75,9 @@ CONTENDERS = (
         ("streaq", "run", "with_streaq:worker", "--workers", "2"),
         returns=frozenset({KILL, REDIS_SHUTDOWN, REDIS_KILL}),
         note=(
-            "jobs of the dead, and those fetched ahead by them, return after `idle_timeout` (60 s), when a worker "
-            "looks next, which on Redis older than 8.4 an idle worker does every 60 s. A worker ends when Redis "
-            "hangs up and is not replaced: a service manager has to start it again."
+            "jobs of dead workers, and those that they prefetched, return after `idle_timeout` (60 s), when a worker looks "
+            "next; on Redis older than 8.4 an idle worker looks every 60 s. A worker exits when Redis closes the "
+            "connection and is not replaced: a service manager has to restart it."
         ),
     ),
     FaultContender(
@@ -90,9 +90,9 @@ CONTENDERS = (
         returns=frozenset({KILL, REDIS_SHUTDOWN, REDIS_KILL}),
         note=(
             "`RedisStreamBroker`. A process reads up to 100 messages ahead (`xread_count`); those it never "
-            "acknowledged, started or not, return after ten minutes (`idle_timeout`, in milliseconds), and not before "
-            "a new job comes: an idle worker does not look for them. A process ends when Redis hangs up, and its "
-            "manager replaces it within two seconds or so."
+            "acknowledged, started or not, return after ten minutes (`idle_timeout`, in milliseconds), and only when a "
+            "new job comes: an idle worker does not look for them. A process exits when Redis closes the connection, "
+            "and its manager replaces it within about two seconds."
         ),
     ),
     FaultContender(
@@ -103,8 +103,8 @@ CONTENDERS = (
         ("taskiq", "worker", "with_taskiq:broker", "--workers", "2", "--max-async-tasks", "10"),
         environment={"TASKIQ_BROKER": "list"},
         note=(
-            "`ListQueueBroker`. A job leaves Redis when it is taken; its documentation names this broker for "
-            "those who want no acknowledgement, and takes the stream broker in its examples."
+            "`ListQueueBroker`. A job leaves Redis when a worker takes it. The documentation names this broker for "
+            "users without acknowledgements, and uses the stream broker in its examples."
         ),
     ),
     FaultContender(
@@ -116,10 +116,10 @@ CONTENDERS = (
         commands=2,
         returns=frozenset({KILL}),
         note=(
-            "two commands with one process each, because a command ends as a whole when one of its processes "
-            "dies, for a service manager to start it again. Jobs of the dead and those they fetched ahead "
-            "return after `heartbeat_timeout` (60 s), as soon as a command to Redis draws the lot of doing "
-            "maintenance (`maintenance_chance`, 1 in 1,000): sooner the busier the queue is."
+            "two commands with one process each, because a command exits as a whole when one of its processes dies, "
+            "and a service manager has to restart it. Jobs of dead workers and those that they prefetched return after "
+            "`heartbeat_timeout` (60 s), when a command to Redis happens to do maintenance (`maintenance_chance`, 1 in "
+            "1,000): the busier the queue, the sooner."
         ),
     ),
 )

@@ -8,7 +8,7 @@ Results = dict[str, Any]
 
 REACTIONS = {
     "bulk": "2,000 jobs in one bulk enqueue",
-    "silent": "2,000 jobs of a producer that announces nothing (RRQ 0.7)",
+    "silent": "2,000 jobs of a producer without announcements (RRQ 0.7)",
     "beside_50": "2,000 jobs in bulk, beside 50 busy pools",
 }
 PANELS = (
@@ -29,13 +29,14 @@ STYLE = """
 def build_page(results: Results) -> str:
     """Return docs/operator-benchmarks.md."""
     lines = [
-        "# How fast the operator reacts",
+        "# Operator benchmarks",
         "",
-        "Written by `make bench-operator`: a real API server without a node, a real Redis, the operator as a process of",
-        "its own. A second client watches the Deployment and notes when 20 replicas are asked for. Each measurement",
-        "starts from zero replicas, at another moment of the operator's second. Absolute figures belong to this machine.",
+        "`make bench-operator` writes this page. It uses a real API server without a node, a real Redis, and the operator as",
+        "a separate process. A second client watches the Deployment and records when the operator requests 20 replicas. Each",
+        "measurement starts from zero replicas, at another moment of the operator's second. Absolute figures depend on the",
+        "machine.",
         "",
-        f"Run of {results['date']}, {results['runs']} measurements each, 2 cores for everything together.",
+        f"Run of {results['date']}, {results['runs']} measurements each, 2 cores shared by all processes.",
         "",
         "| from 0 to 20 replicas requested, ms | p50 | p95 | max | p95 from the end of the enqueue |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -49,14 +50,14 @@ def build_page(results: Results) -> str:
             )
     lines += [
         "",
-        "Timed from the moment the producer starts to enqueue, which itself takes a part of it.",
+        "The time starts when the producer starts to enqueue, so it includes the enqueue.",
         "",
     ]
     if results.get("crowd"):
         lines += [
             "## Many pools",
             "",
-            "Idle pools on one Redis; a round looks at all of them, once a second.",
+            "Idle pools on one Redis. Once a second, one round reads all of them.",
             "",
             "![Cost by number of pools](img/operator.svg)",
             "",

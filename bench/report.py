@@ -32,7 +32,7 @@ def build_report(results: Results) -> str:
         parts.append("### Idle worker: enqueue to handler start, ms\n")
         parts.append(_row_table(sections["latency"], ("p50_ms", "p99_ms", "max_ms")))
     if "scaling" in sections:
-        parts.append("### Jobs per second of one pod, 1 ms of processor time a job\n")
+        parts.append("### Jobs per second of one pod, 1 ms of CPU time per job\n")
         parts.append(_rate_table(sections["scaling"], "handler of "))
     for name, title in (
         ("idle", "### Idle worker process"),
@@ -59,7 +59,7 @@ def _describe_machine(results: Results) -> str:
         f"Run of {machine['date']}: {machine['cores']} cores, Redis {machine['redis']} without "
         f"persistence, Python {machine['python']}, median of {results['rounds']} "
         f"interleaved round(s). {results['repeated_runs']} of {results['runs']} runs were repetitions of "
-        "one that had lost processor time to other guests of the host."
+        "one that had lost CPU time to other guests of the host."
     )
 
 
@@ -111,7 +111,7 @@ def _scaling_lines(table: dict[str, Any]) -> list[str]:
     if len(rates) < 2:
         return []
     return [
-        f"two worker processes on two cores, 1 ms of processor time a job: {rates[1] / rates[0]:.2f} x one"
+        f"two worker processes on two cores, 1 ms of CPU time per job: {rates[1] / rates[0]:.2f} x one"
     ]
 
 
@@ -160,7 +160,7 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def insert_report(page: str, report: str) -> str:
-    """Return the docs page with the text between its two marks replaced."""
+    """Return the docs page with the text between its two markers replaced."""
     before, found_start, rest = page.partition(START_MARK)
     _, found_end, after = rest.partition(END_MARK)
     if not found_start or not found_end:

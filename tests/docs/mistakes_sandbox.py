@@ -116,7 +116,8 @@ class Sandbox:
         module = _MODULES.get(words[0])
         program = [sys.executable, "-m", module] if module is not None else [self.programs[words[0]]]
         # A thread of the tests has no signal handlers, and their logging must stay as it is.
-        inherited = child_environment({**environment, "PYTHONPATH": str(self.folder)})
+        path = os.pathsep.join((str(self.folder), os.environ.get("PYTHONPATH", "")))
+        inherited = child_environment({**environment, "PYTHONPATH": path})
         printed = ""
         with subprocess.Popen(
             [*program, *words[1:]],

@@ -154,9 +154,9 @@ class Soak:
         counters: Any = await self._client.job_store.redis.hgetall("rrq:counters")
         report.counters = {name.decode(): int(count) for name, count in counters.items()}
         if self._pod.children() != self._children:
-            report.problems.append("worker processes were replaced, so that their series mean nothing")
+            report.problems.append("the supervisor replaced worker processes, so their series cannot be compared")
         if report.counters.get("done", 0) < report.jobs * 0.8:
-            report.problems.append(f"of {report.jobs} jobs only {report.counters.get('done', 0)} were done")
+            report.problems.append(f"only {report.counters.get('done', 0)} of {report.jobs} jobs were done")
         for name, samples in sorted(self._series.items()):
             report.trends[name] = decide_trend(samples, ALLOWANCES[name.rpartition(" ")[2]])
 
@@ -165,11 +165,11 @@ def build_page(report: Report) -> str:
     """The report as Markdown."""
     counters = ", ".join(f"{count:,} {name}" for name, count in sorted(report.counters.items()))
     lines = [
-        "# Steady load, and what grows",
+        "# Steady load: what grows",
         "",
-        f"Written by `make soak`: a pod of {WORKERS} processes, {JOBS_PER_SECOND} jobs a second of every kind for",
-        f"{report.seconds / 60:.0f} minutes, {report.jobs:,} jobs ({counters}). Of each series the median of the last third",
-        "is held against that of the first, after a warm-up of a fifth of the run.",
+        f"`make soak` writes this page: a pod of {WORKERS} processes, {JOBS_PER_SECOND} jobs a second of every kind for",
+        f"{report.seconds / 60:.0f} minutes, {report.jobs:,} jobs ({counters}). For each series the soak compares the median of",
+        "the last third with that of the first, after a warm-up of a fifth of the run.",
         "",
         "| series | first third | last third | lowest | highest | per hour | verdict |",
         "|---|--:|--:|--:|--:|--:|---|",
