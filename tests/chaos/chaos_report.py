@@ -1,4 +1,4 @@
-"""Tells what a run found: as text for the terminal, as JSON, and as docs/reliability.md with its plot."""
+"""Reports a run: as text for the terminal, as JSON, and as docs/reliability.md with its plot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _spread_of(value: dict[str, float]) -> str:
 
 
 def write_json(path: Path, config: ChaosConfig, evidence: Evidence, report: Report) -> None:
-    """Write everything that a reader may want to calculate with."""
+    """Write all figures, faults and samples of the run."""
     offset = evidence.load_begun_at
     told = {
         "config": asdict(config),
@@ -65,7 +65,7 @@ def write_json(path: Path, config: ChaosConfig, evidence: Evidence, report: Repo
         ],
         "backlog": [[round(sample.at - offset, 2), sample.backlog] for sample in evidence.samples],
     }
-    # One entry a line: thousands of samples over four lines each would be a file that nobody looks at.
+    # One entry per line keeps a file with thousands of samples readable.
     lines = ",\n".join(_line(name, value) for name, value in told.items())
     path.write_text(f"{{\n{lines}\n}}\n")
 
@@ -78,7 +78,7 @@ def _line(name: str, value: object) -> str:
 
 
 def write_documents(folder: Path, config: ChaosConfig, evidence: Evidence, report: Report) -> None:
-    """Write the figures as JSON, the plot, and the tables into the page between its two marks."""
+    """Write the figures as JSON, the plot, and the tables into the page between its two markers."""
     (folder / "img").mkdir(parents=True, exist_ok=True)
     write_json(folder / "reliability.json", config, evidence, report)
     (folder / "img" / "chaos.svg").write_text(build_plot(evidence))
@@ -88,11 +88,11 @@ def write_documents(folder: Path, config: ChaosConfig, evidence: Evidence, repor
 
 
 def insert_tables(page: str, tables: str) -> str:
-    """Return the page with what stands between the marks replaced; ValueError when a mark is missing."""
+    """Return the page with the text between the markers replaced; ValueError when a marker is missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"The page has lost its marks: it needs a line {BEGIN} and a line {END}.")
+        raise ValueError(f"The page lacks its markers: add a line {BEGIN} and a line {END}.")
     return f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
 
 
@@ -104,10 +104,10 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
     command += f' --durability {config.durability}"' if config.durability else '"'
     outcome = "Every promise held." if not report.violations else "**Promises were broken:**"
     size = "The full run" if config.is_full and config.jobs == FULL_JOBS else "A short run"
-    room = "" if config.room == 1 else f" The bars on times were stretched by {config.room:g}."
+    room = "" if config.room == 1 else f" The time limits were multiplied by {config.room:g}."
     summary = (
         f"{size}, `{command}`: {report.jobs:,} acknowledged jobs in {report.load_seconds:.0f} s, "
-        f"{report.faults} of {config.faults} planned faults, of which {report.outages} took Redis away from everybody, "
+        f"{report.faults} of {config.faults} planned faults, {report.outages} of them outages of Redis for all workers, "
         f"lease {config.lease_seconds:g} s.{room} {outcome}"
     )
     lines = [
@@ -121,25 +121,25 @@ def build_tables(config: ChaosConfig, report: Report) -> str:
         f"| **lost** | **{report.lost}** |",
         f"| forgotten by Redis itself after it had acknowledged them | {report.lost_by_redis} |",
         f"| lost by the RRQ 0.7.1 worker (of {report.legacy_jobs:,} it ran) | {report.lost_by_legacy} |",
-        f"| attempts cut by a fault and run again | {report.reruns_by_fault} |",
-        f"| … of which had had their effect already | {report.repeated_by_fault} |",
-        f"| run again because Redis had forgotten their outcome | {report.reruns_by_redis} |",
-        f"| run again without a cause | {report.unexplained_reruns} |",
-        f"| left by the RRQ 0.7.1 worker and run again | {report.reruns_of_legacy} |",
-        f"| effects beyond the first of a job, whatever the reason | {report.repeated_effects} |",
+        f"| attempts cut by a fault and repeated | {report.reruns_by_fault} |",
+        f"| … after their effect had happened | {report.repeated_by_fault} |",
+        f"| repeated because Redis had forgotten their outcome | {report.reruns_by_redis} |",
+        f"| repeated without a cause | {report.unexplained_reruns} |",
+        f"| abandoned by the RRQ 0.7.1 worker and repeated | {report.reruns_of_legacy} |",
+        f"| repeated effects, for any reason | {report.repeated_effects} |",
         f"| late results refused | {report.fenced} |",
-        f"| jobs that kill their process, of which in the dead letter queue | {report.poison_in_dead_letters} of {report.poison} |",
+        f"| jobs that kill their process, and are in the dead letter queue | {report.poison_in_dead_letters} of {report.poison} |",
         f"| due again after a child's death, p50 / p99 / max{_count(report.due_again_child)} | {_spread(report.due_again_child)} |",
-        f"| in hand of nobody after a supervisor's death{_count(report.due_again_supervisor)} | {_spread(report.due_again_supervisor)} |",
+        f"| released after a supervisor's death{_count(report.due_again_supervisor)} | {_spread(report.due_again_supervisor)} |",
         f"| due again after a whole pod's death{_count(report.due_again_pod)} | {_spread(report.due_again_pod)} |",
         f"| backlog gone after a fault | {_spread(report.backlog_gone)} |",
-        f"| sends that Redis refused or left unanswered | {report.refused:,} |",
-        f"| time in which the machine itself stood still, unplanned | {report.stalled_seconds:g} s |",
+        f"| enqueues that Redis refused or did not answer | {report.refused:,} |",
+        f"| unplanned time in which the machine itself stood still | {report.stalled_seconds:g} s |",
         "",
-        "By kind of fault. Rerun is the time from the fault to the next start of an attempt it cut; throughput, in jobs",
-        f"per second (usually {report.usual_throughput:g}), is that during the fault and in the ten seconds after it.",
+        "By kind of fault. Rerun is the time from the fault to the next start of a cut job; throughput, in jobs",
+        f"per second (usually {report.usual_throughput:g}), covers the fault and the ten seconds after it.",
         "",
-        "| fault | times | cut and run again | rerun p50 / p99 / max | throughput during | after | backlog gone, max |",
+        "| fault | times | cut and repeated | rerun p50 / p99 / max | throughput during | after | backlog gone, max |",
         "|---|---:|---:|---:|---:|---:|---:|",
         *[_row(kind) for kind in report.kinds],
         "",
