@@ -1,4 +1,4 @@
-"""docs/reference/command-line.md, made of the commands themselves."""
+"""Builds docs/reference/command-line.md from the commands."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OPENING = """
-Three programs: [`rrq`](#rrq) for applications and those who look after them, [`rrq-operator`](#rrq-operator) for pools, in a
-cluster or on one machine, and [`kubectl rrq`](#kubectl-rrq), which finds the Redis of a pool by itself. Every command
-explains itself with `--help`.
+There are three programs: [`rrq`](#rrq) for applications and their operators, [`rrq-operator`](#rrq-operator) for pools, in a
+cluster or on one machine, and [`kubectl rrq`](#kubectl-rrq), which finds the Redis of a pool by itself. `--help` explains every
+command.
 
-They end with 0 when all went well, with 1 when something did not, and with 2 when they were called wrongly; a burst that is
-stopped early [with 75](../multi-worker.md#bursts). Errors go to stderr, so that `--json` leaves nothing but JSON on stdout.
+Exit code 0 means success, 1 an error, 2 wrong usage, and 75 [a burst that was stopped early](../multi-worker.md#bursts). Errors
+go to stderr, so with `--json` stdout has only JSON.
 """
 
 PROGRAMS: dict[str, click.Command] = {

@@ -1,4 +1,4 @@
-"""docs/reference/keys.md, made of the docstrings of Keys."""
+"""Builds docs/reference/keys.md from the docstrings of Keys."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OPENING = f"""
-Everything that RRQ keeps in Redis, under the default prefix `{DEFAULT_PREFIX}`; the setting `key_prefix` names another, such
-as `{{shop}}:` for Redis Cluster. The names that RRQ 0.7 knows are the same as there. `<…>` stands for a name; a `<scope>` is
-`f:<function>`, `k:<function>:<key>` or `q:<queue>`.
+All keys of RRQ in Redis, under the default prefix `{DEFAULT_PREFIX}`; the setting `key_prefix` sets another, such as
+`{{shop}}:` for Redis Cluster. Keys of RRQ 0.7 have the same names. `<…>` stands for a name; a `<scope>` is `f:<function>`,
+`k:<function>:<key>` or `q:<queue>`.
 
-Look at them, but leave writing to RRQ: [architecture](../architecture.md) tells how they work together, and
-[SECURITY](../../SECURITY.md#redis) who needs rights to which.
+Read the keys, but do not write them. [Architecture](../architecture.md) explains how they work together,
+[SECURITY](../../SECURITY.md#redis) which users need rights to which keys.
 """
 
 CLOSING = """
-## Set aside
+## Keys with a wrong type
 
-A key that holds a value of another type, which only a foreign hand can have put there, is renamed to `<key>:unreadable` for a
-person to look at, and expires after a week (the key of a job with the dead letters). Where the list of dead letters is such
-a key, ids go to `<key>:overflow` instead, which nothing but your hand empties.
+If another program has written a value of another type to a key, RRQ renames that key to `<key>:unreadable`. A person can read it
+there for a week (the key of a job expires with the dead letters). If the list of dead letters is such a key, RRQ writes the ids
+to `<key>:overflow`, which only a person empties.
 """
 
-#: As docstrings call them, and as TYPE answers.
+#: The types as docstrings name them, and as TYPE replies.
 TYPES = {
     "Hash": "hash",
     "List": "list",

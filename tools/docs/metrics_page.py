@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md, made of what workers and operator really serve."""
+"""Builds docs/reference/metrics.md from the metrics that workers and operator serve."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 OPENING = """
-Everything on `/metrics`, in the format of Prometheus. What to ask of it, and which alerts do, is told in
-[monitoring](../monitoring.md). A histogram is served as `_bucket`, `_count` and `_sum`. What is not known is not served: a
-gauge that fell to zero would look like an empty queue.
+All metrics on `/metrics`, in the format of Prometheus. [Monitoring](../monitoring.md) has queries and alerts. A histogram has
+the series `_bucket`, `_count` and `_sum`. RRQ does not export an unknown value, because a zero would look like an empty queue.
 """
 
 WORKERS = """
 ## Workers
 
-Served by `rrq worker run --http HOST:PORT`, once for all processes of a pod. No label takes a value that grows with the
+`rrq worker run --http HOST:PORT` serves them, once for all processes of a pod. The values of the labels do not grow with the
 number of jobs.
 """
 
 OPERATOR = """
 ## Operator
 
-Served by `rrq-operator run --http HOST:PORT`. Figures of pools come from the replica that leads.
+`rrq-operator run --http HOST:PORT` serves them. Only the leader exports the metrics of pools.
 """
 
 _HEADINGS = ("metric", "type", "labels", "what it is")

@@ -1,4 +1,4 @@
-"""docs/reference/pool.md, made of the schema that the API server gets."""
+"""Builds docs/reference/pool.md from the schema of the API server."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
     Schema = Mapping[str, Any]
 
 OPENING = """
-The fields of an `RRQWorkerPool` (`rrq.dev/v1alpha1`, short `rrqpool`), as the API server knows them; `kubectl explain
-rrqpool.spec.worker` shows the same. `[]` stands for each entry of a list. A field without a default may be left out unless
-it is required. What the operator makes of them is told in [the operator](../operator.md).
+The fields of an `RRQWorkerPool` (`rrq.dev/v1alpha1`, short `rrqpool`); `kubectl explain rrqpool.spec.worker` shows the same.
+`[]` stands for each entry of a list. A field without a default is optional unless it is required.
+[The operator](../operator.md) explains what it does with them.
 
-On one machine, with `rrq-operator local`, neither `redis` nor `worker.image` is required: a Redis is brought along, and what
-is installed is run.
+With `rrq-operator local`, on one machine, `redis` and `worker.image` are optional: local mode starts a Redis and runs the
+installed packages.
 """
 
 RULES = """
 ## Rules
 
-What is checked beyond types and bounds, in the words with which it is refused.
+The checks beyond types and bounds, with their messages.
 """
 
 STATUS = """
 ## status
 
-Written by the operator. What could not be read is left out rather than written as zero. Conditions and reasons are
-explained in [what it says](../operator.md#what-it-says).
+The operator writes it. It omits a value that it could not read, and does not write a zero.
+[Conditions, reasons and events](../operator.md#conditions-reasons-and-events) explains conditions and reasons.
 """
 
-VALUES = "Pools may also be written into the [values of the chart](../../charts/rrq/README.md#values)."
+VALUES = "The [values of the chart](../../charts/rrq/README.md#values) may contain pools, too."
 
 COLUMNS = """
 ## Columns
 
-What `kubectl get rrqpool` shows; those marked wide with `--output wide`.
+The columns of `kubectl get rrqpool`; those marked wide need `--output wide`.
 """
 
 _BOUNDS = (

@@ -1,6 +1,6 @@
-"""The pages of docs/reference, made of the code that they describe. `make reference` runs this file.
+"""Builds the pages of docs/reference from the code that they describe. `make reference` runs this file.
 
-With --check it writes nothing, and ends with 1 and their names when pages differ from the code.
+With --check it writes nothing; it exits with 1 and prints their names when pages differ from the code.
 """
 
 from __future__ import annotations

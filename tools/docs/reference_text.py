@@ -1,4 +1,4 @@
-"""What the pages of docs/reference have in common: tables, and the refusal of what nobody has described."""
+"""Builds the tables of docs/reference, and refuses entries without a description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 class Undescribed(Exception):
-    """Something that users meet and that no words in the code describe."""
+    """Something for users that the code does not describe."""
 
 
 def render_page(title: str, source: str, *parts: str) -> str:

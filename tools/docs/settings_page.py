@@ -1,4 +1,4 @@
-"""docs/reference/settings.md, made of the fields of RRQSettings."""
+"""Builds docs/reference/settings.md from the fields of RRQSettings."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 
 OPENING = """
 A setting is a keyword argument of `RRQSettings`, or an environment variable; the argument wins. In the pods of a pool the
-variable wins, so that the [pool](pool.md) decides which Redis is used and how many jobs run at once. Commands also read the
-nearest `.env` file upwards.
+variable wins, so that the [pool](pool.md) sets the Redis and the concurrency. Commands also read the nearest `.env` file in the
+current folder or above.
 
 ```python
 settings = RRQSettings(job_registry=registry, worker_concurrency=50)  # or RRQ_WORKER_CONCURRENCY=50
 ```
 
-Units are in the names. A variable holds lists and mappings as JSON (`redis_sentinel_hosts` also takes commas). Where there
-is no variable, only the application can give the value.
+The names contain the units. A variable holds lists and mappings as JSON (`redis_sentinel_hosts` also takes commas). A setting
+without a variable needs a keyword argument.
 
-How they work together is told in [many workers](../multi-worker.md), what to change under load in
-[performance](../performance.md).
+[Many workers](../multi-worker.md) explains how settings work together, [performance](../performance.md) what to change under
+load.
 """
 
 OTHERS = """
 ## Other variables
 
-They are no settings. Options of commands have variables too: see the [command line](command-line.md).
+These are not settings. Options of commands have variables too: see the [command line](command-line.md).
 """
 
 #: Read outside of the settings. `tests/docs/test_reference.py` looks for any that the code reads and nobody names.
 OTHER_VARIABLES = {
     "RRQ_SETTINGS": "Dotted path of the settings object for commands that are not given `--settings`.",
     "RRQ_ENVIRONMENT_WINS": "`1`: the variables win over the settings object. The operator sets it.",
-    "RRQ_POD_UID": "Identity of the pod, by which it is drained and its death reported. The operator sets it.",
+    "RRQ_POD_UID": "Identity of the pod, which the operator uses to drain it and to report its death. The operator sets it.",
     "RRQ_POD_SOLE_WORKER": (
-        "`1`: no other container of this pod runs workers, so that after a restart of the container the jobs of "
-        "the one before it are given back at once. The operator sets it."
+        "`1`: no other container of this pod runs workers, so after a restart of the container RRQ requeues the jobs "
+        "of the previous one at once. The operator sets it."
     ),
-    "RRQ_POOL": "The pool (`namespace/name`) that a worker belongs to, for pauses of it. The operator sets it.",
-    "RRQ_LOCAL_SESSION": "Marks the processes that one `rrq-operator local` has started, so that it can end them all.",
-    "RRQ_STATSD_HOST": "Where the `statsd` exporter sends to; 127.0.0.1 unless set.",
-    "RRQ_STATSD_PORT": "The port there; 8125 unless set.",
-    "RRQ_STATSD_PREFIX": "What the names of its metrics begin with; nothing unless set.",
+    "RRQ_POOL": "The pool (`namespace/name`) of a worker, for pauses of that pool. The operator sets it.",
+    "RRQ_LOCAL_SESSION": "Marks the processes of one `rrq-operator local`, so that it can end all of them.",
+    "RRQ_STATSD_HOST": "The host of the `statsd` exporter; 127.0.0.1 unless set.",
+    "RRQ_STATSD_PORT": "Its port; 8125 unless set.",
+    "RRQ_STATSD_PREFIX": "Prefix of its metric names; empty unless set.",
 }
 
 _SECTION = re.compile(r"^    # (.+)$|^    (\w+): ", re.MULTILINE)
