@@ -13,7 +13,7 @@ UNITS = {"s", "short", "percentunit", "bytes", "none", "suffix: jobs/s", "suffix
 
 def test_rows_are_the_questions_that_people_come_with() -> None:
     rows = [panel["title"] for panel in read_dashboard()["panels"] if panel["type"] == "row"]
-    assert rows == ["Is it keeping up?", "What fails?", "Is there room?", "Is the operator well?"]
+    assert rows == ["Is it keeping up?", "What fails?", "Is there room?", "Is the operator healthy?"]
 
 
 def test_a_person_chooses_data_source_namespace_and_pool() -> None:
