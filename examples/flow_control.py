@@ -1,6 +1,6 @@
-"""Flow control in one file: limits, weights, pauses, what a producer may ask for, progress and a cursor.
+"""Rate limits, concurrency limits, weights, pauses, options of a producer, progress and a cursor, in one file.
 
-docs/flow-control.md quotes it piece by piece. `python -m examples.flow_control` shows it at work on a Redis of its own.
+docs/flow-control.md quotes it. `python -m examples.flow_control` runs it on a Redis of its own.
 """
 
 from __future__ import annotations
@@ -105,22 +105,22 @@ async def send_newsletter(client: RRQClient, addresses: Sequence[str]) -> Batch:
     return await client.enqueue_batch(mails, on_complete=JobRequest("say_done"))
 
 
-# What a person, or a program, does at run time
+# At run time, by a person or a program
 
 
-async def stop_the_mails(store: JobStore) -> int:
+async def pause_the_mails(store: JobStore) -> int:
     await store.set_pause("function:send_mail", "paused", actor="ada", reason="the server is down")
     await store.set_limit("queue:low", Limit(concurrency=1), actor="ada")
     return await store.cancel_where(JobFilter("low", function="fetch"), actor="ada")
 
 
-async def let_the_mails_go(store: JobStore) -> None:
+async def resume_the_mails(store: JobStore) -> None:
     await store.set_pause("function:send_mail", None, actor="ada")
     await store.set_limit("queue:low", None, actor="ada")
 
 
 async def show(redis_dsn: str) -> None:
-    """Enqueue one of each, and run what is due."""
+    """Enqueue a job of each kind, and run all due jobs."""
     here = settings.model_copy(update={"redis_dsn": redis_dsn})
     client = RRQClient(here)
     try:

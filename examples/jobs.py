@@ -1,6 +1,6 @@
-"""An application in one file: three handlers, a registry and the settings a worker starts from.
+"""An application in one file: three handlers, a registry and the settings of its workers.
 
-`python -m examples.jobs` runs one worker for it; Redis is where RRQ_REDIS_DSN says.
+`python -m examples.jobs` runs one worker for it. RRQ_REDIS_DSN names the Redis.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rrq.process import run_worker
 
 
 async def send_email(ctx: dict[str, Any], address: str) -> str:
-    """Waits as one does for a mail server."""
+    """Sleeps for about the time that a mail server takes."""
     await asyncio.sleep(random.uniform(0.05, 0.25))
     return f"sent to {address}"
 
 
 async def resize_picture(ctx: dict[str, Any], name: str, *, width: int) -> dict[str, Any]:
-    """Returns a value that JSON can express; the client reads it back as it is."""
+    """Returns a value that JSON can express, so the client reads it back unchanged."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     return {"name": name, "width": width}
 
 
 async def charge_card(ctx: dict[str, Any], order: int) -> str:
-    """The bank is busy at the first attempt of every tenth order: the job asks to be run again."""
+    """Requests a retry at the first attempt of every tenth order, because the bank is busy."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
     if order % 10 == 0 and ctx["job_try"] == 1:
         raise RetryJob("the bank is busy", defer_seconds=1.0)

@@ -1,6 +1,6 @@
-"""A producer of many jobs at once, for the queue of the pool in pool.yaml.
+"""A producer that enqueues many jobs at once, for the queue of the pool in pool.yaml.
 
-`python -m examples.many_jobs` runs it; Redis is where RRQ_REDIS_DSN says.
+`python -m examples.many_jobs` runs it. RRQ_REDIS_DSN names the Redis.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Small things that the pages show, one function each."""
+"""Short functions that the pages quote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BANK_SECONDS = 5.0
 
 
 async def call_the_bank(order: int) -> str:
-    """Stands in for a service that may never answer."""
+    """Imitates a service that may never reply."""
     await asyncio.sleep(0.01 if order else 3600)
     return f"order {order} paid"
 
@@ -25,7 +25,7 @@ async def charge_card(ctx: dict[str, Any], order: int) -> str:
         async with asyncio.timeout(BANK_SECONDS):
             return await call_the_bank(order)
     except TimeoutError as error:
-        raise RetryJob("the bank does not answer") from error
+        raise RetryJob("the bank does not respond") from error
 
 
 async def count_click(client: RRQClient, page: str) -> Job | None:

@@ -36,7 +36,7 @@ async def test_a_charge_sends_a_receipt(bench: JobBench) -> None:
     assert await charged.result() == receipt.job_id == charge.result
 
 
-async def test_a_busy_bank_is_asked_again_a_minute_later(bench: JobBench) -> None:
+async def test_a_busy_bank_is_retried_a_minute_later(bench: JobBench) -> None:
     await charge_card.enqueue(10, cents=1250)
     [charge] = await bench.run_due()
     assert (charge.outcome, charge.error) == (RunOutcome.RETRY, "the bank is busy")
@@ -45,7 +45,7 @@ async def test_a_busy_bank_is_asked_again_a_minute_later(bench: JobBench) -> Non
     assert [run.outcome for run in await bench.run_due()] == [RunOutcome.DONE, RunOutcome.DONE]
 
 
-async def test_an_answer_that_got_lost_charges_nobody_twice(bench: JobBench) -> None:
+async def test_a_lost_reply_charges_no_order_twice(bench: JobBench) -> None:
     charge = charge_card.with_options(job_id="charge-7")
     bench.cut_reply("enqueue_jobs")
     with pytest.raises(RedisUnavailable):

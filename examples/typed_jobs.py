@@ -1,7 +1,7 @@
-"""An application whose jobs mypy can check: two functions, one layer of middleware, a producer.
+"""An application whose jobs mypy checks: two functions, one middleware, a producer.
 
-`rrq worker run --settings examples.typed_jobs.settings` runs its jobs, `python -m examples.typed_jobs` enqueues some;
-Redis is where RRQ_REDIS_DSN says. How such jobs are tested is in test_typed_jobs.py.
+`rrq worker run --settings examples.typed_jobs.settings` runs its jobs, `python -m examples.typed_jobs` enqueues some.
+RRQ_REDIS_DSN names the Redis. test_typed_jobs.py tests these jobs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ async def timing(ctx: JobContext, call_next: CallNext) -> Any:
         return await call_next()
     finally:
         seconds = monotonic() - started_at
-        logger.info("attempt over", extra={"function": ctx.job.function_name, "seconds": seconds})
+        logger.info("attempt ended", extra={"function": ctx.job.function_name, "seconds": seconds})
 
 
 @app.job(queue="mail", result_ttl_seconds=3600)
 def render_receipt(ctx: dict[str, Any], order: int, *, cents: int) -> str:
-    """A plain function: a worker runs it in a thread."""
+    """A plain function, which a worker runs in a thread."""
     return f"order {order}: {cents / 100:.2f} EUR"
 
 
 @app.job(max_retries=5, timeout_seconds=30, unique_key=lambda order, **_: f"charge:{order}")
 async def charge_card(ctx: dict[str, Any], order: int, *, cents: int) -> str:
-    """The bank is busy at the first attempt of every tenth order: the job asks to be run again."""
+    """Requests a retry at the first attempt of every tenth order, because the bank is busy."""
     if order % 10 == 0 and ctx["job_try"] == 1:
         raise RetryJob("the bank is busy", defer_seconds=60)
     receipt = await render_receipt.enqueue(order, cents=cents)

@@ -1,4 +1,4 @@
-"""The examples that people copy run. That the pages quote them as they are is shown by tests/docs/test_examples.py."""
+"""The examples run. tests/docs/test_pages.py shows that the pages quote them unchanged."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def flow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def shop(flow: ModuleType, settings: RRQSettings) -> RRQSettings:
-    """The settings of the example, for the Redis of this test."""
+    """The settings of the example, with the Redis of this test."""
     declared = {name: getattr(flow.settings, name) for name in ("limits", "worker_queue_weights")}
     return settings.model_copy(update=declared)
 
 
-async def test_the_commands_of_the_page_on_flow_control_work(redis_dsn: str, store: JobStore) -> None:
+async def test_the_commands_of_the_page_on_limits_work(redis_dsn: str, store: JobStore) -> None:
     cli = CommandLine(redis_dsn)
     lines = [
         line for block in find_blocks(FLOW_PAGE) if block.language == "sh" for line in block.text.splitlines()
@@ -92,7 +92,7 @@ async def test_producers_of_the_example_get_what_they_ask_for(
     assert f'"all of batch {batch.batch_id} have ended"' in results
 
 
-async def test_the_import_of_the_example_goes_on_where_it_was_interrupted(
+async def test_the_import_of_the_example_continues_at_its_cursor(
     flow: ModuleType, shop: RRQSettings, client: RRQClient
 ) -> None:
     async def import_badly(ctx: Any, count: int) -> int:
@@ -114,16 +114,16 @@ async def test_the_import_of_the_example_goes_on_where_it_was_interrupted(
     assert result.result == 4
 
 
-async def test_what_the_example_stops_goes_on_afterwards(
+async def test_jobs_that_the_example_pauses_run_after_the_resume(
     flow: ModuleType, shop: RRQSettings, client: RRQClient, store: JobStore
 ) -> None:
     await client.enqueue("fetch", "https://example.org", _queue_name="low")
-    assert await flow.stop_the_mails(store) == 1
+    assert await flow.pause_the_mails(store) == 1
     mail = await flow.order_receipt(client, 7)
     await run_burst(shop, flow.registry)
     assert await _status(client, mail.id) is JobStatus.PENDING
     assert (await store.read_flow()).limits["queue:low"].concurrency == 1
-    await flow.let_the_mails_go(store)
+    await flow.resume_the_mails(store)
     await run_burst(shop, flow.registry)
     assert await _status(client, mail.id) is JobStatus.COMPLETED
     assert {entry.actor for entry in await store.read_audit()} == {"ada"}
@@ -134,7 +134,7 @@ def recipes(flow: ModuleType) -> ModuleType:
     return importlib.import_module("examples.recipes")
 
 
-async def test_a_bank_that_does_not_answer_is_asked_again(
+async def test_a_timeout_of_the_bank_is_retried(
     recipes: ModuleType, settings: RRQSettings, client: RRQClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = JobRegistry()
@@ -148,7 +148,7 @@ async def test_a_bank_that_does_not_answer_is_asked_again(
         assert await _status(client, job.id) is status
 
 
-async def test_a_click_is_forgotten_after_a_minute(
+async def test_the_result_of_a_click_expires_after_a_minute(
     recipes: ModuleType, settings: RRQSettings, client: RRQClient, store: JobStore
 ) -> None:
     async def count_click(ctx: Any, page: str) -> None: ...
