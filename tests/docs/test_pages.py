@@ -78,9 +78,10 @@ BAD_COMMANDS = {
     "python -m examples.first_jobs": "no such file",
 }
 
-FOLDERS = ("", "worker/", "operator/", "worker/rrq/", "operator/rrq_operator/")
+FOLDERS = ("", "worker/", "operator/", "worker/rrq/", "worker/rrq/broker/", "operator/rrq_operator/")
 FILE = re.compile(
-    r"(?:rrq|rrq_operator|lua|local|pod|docs|tests|tools|worker|operator|charts|bench|examples)/[\w./-]+"
+    r"(?:rrq|rrq_operator|broker|engine|lua|pod|decide|control|cluster|local|docs|tests|tools|worker|operator|charts"
+    r"|bench|examples)/[\w./-]+"
 )
 VARIABLE = re.compile(r"\bRRQ_[A-Z0-9_]*[A-Z0-9]\b")
 # Settings of these kinds are told from words of other queues and fields of jobs by how they begin.
