@@ -21,7 +21,7 @@ TITLES = {
 }
 HEAD = (
     "",
-    "in hand",
+    "running",
     "lost",
     "later",
     "effect twice",
@@ -106,7 +106,7 @@ def _build_long_table(results: Results) -> str:
                     _seconds(verdict["all_done_seconds"]),
                 ]
             )
-    return _markdown(("", "in hand", "never finished", "rerun p50 / max, s", "all done, s"), rows)
+    return _markdown(("", "running", "never finished", "rerun p50 / max, s", "all done, s"), rows)
 
 
 def _select(outcomes: list[dict[str, Any]], name: str, fault: str) -> list[dict[str, Any]]:
@@ -185,11 +185,11 @@ that file.
 
 | column | meaning |
 | --- | --- |
-| in hand | running jobs of the victim; when Redis is the victim, those of both processes |
+| running | running jobs of the victim; when Redis is the victim, those of both processes |
 | lost | acknowledged jobs that had not finished when the watch ended, and that nothing we know of brings back |
 | later | jobs that had not finished when the watch ended, but return: after a longer time that the notes name, or when new workers start because none was left |
 | effect twice, finished twice | jobs whose effect happened more than once; whose handler ran to its end more than once |
-| rerun | from the fault to the next start of a job that was in hand |
+| rerun | from the fault to the next start of a job that was running |
 | all done | from the fault until every job had finished once |
 | processes after | worker processes that took new jobs within 20 s after the watch |
 

@@ -63,7 +63,7 @@ class Story:
         first = "never" if self.first_start_seconds is None else f"{self.first_start_seconds:.1f} s"
         return (
             f"{len(self.job_ids) - len(self.lost):,} jobs done, {len(self.lost)} lost"
-            f"{f', though process {self.killed_pid} was killed with jobs in hand' if self.killed_pid else ''}\n"
+            f"{f', though process {self.killed_pid} was killed while it ran jobs' if self.killed_pid else ''}\n"
             f"0 -> {self.peak_replicas} -> {0 if self.is_back_at_zero else 'not yet 0'} replicas "
             f"in {self.elapsed_seconds:.0f} s, peak {self.peak_replicas}\n"
             f"first job running {first} after the wave; slowest start {self.slowest_start_seconds:.1f} s "
@@ -130,7 +130,7 @@ async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display)
             if story.killed_pid is not None:
                 story.killed_at_seconds = story.elapsed_seconds
                 display.tell(
-                    fleet.name, f"kill -9 of worker process {story.killed_pid}, with its jobs in hand"
+                    fleet.name, f"kill -9 of worker process {story.killed_pid} while it runs jobs"
                 )
         story.is_back_at_zero = story.peak_replicas > 0 and picture.is_at_rest and picture.later == 0
         await asyncio.sleep(LOOK_SECONDS)

@@ -106,7 +106,7 @@ def test_it_has_no_right_in_the_cluster_and_runs_locked_down(offline: Helm) -> N
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dashboard": {"enabled": True}}, "dashboard.enabled needs a Redis to look at"),
+        ({"dashboard": {"enabled": True}}, "dashboard.enabled needs a Redis"),
         (
             {
                 "dashboard": {

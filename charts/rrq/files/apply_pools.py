@@ -1,4 +1,4 @@
-"""Create the pools of the values, as soon as the API server serves their kind: a moment after its definition came."""
+"""Create the pools of the values as soon as the API server serves their kind, shortly after it got the definition."""
 
 import json
 import os
@@ -9,16 +9,16 @@ import urllib.error
 import urllib.request
 
 GIVE_UP_SECONDS = 120
-# The API server knows of rights a moment after they were given. If it says no for longer, it means it.
+# New rights take effect after a moment. A refusal that lasts longer is final.
 RIGHTS_SECONDS = 15
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 FORBIDDEN = 403
-# Not served yet, changed by somebody else at the same time, too many calls.
+# Temporary: not served yet, changed by another client at the same time, too many calls.
 PASSING = (404, 409, 429)
 
 
 def apply(pool: dict[str, dict[str, str]]) -> None:
-    """Make the fields of the manifest ours and let the rest be (server-side apply)."""
+    """Apply the fields of the manifest and leave the others alone (server-side apply)."""
     name, namespace = pool["metadata"]["name"], pool["metadata"]["namespace"]
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,6 +1,6 @@
-"""`helm test`: is RRQWorkerPool served, is an operator ready, and has one of them the Lease?
+"""`helm test`: checks that the API server serves RRQWorkerPool, that an operator is ready, and that one has the Lease.
 
-With the rights of an account of its own, which may read that Lease and nothing else.
+Its own account may only read that Lease.
 """
 
 import json
@@ -29,7 +29,7 @@ def ask_api_server(path: str) -> dict[str, object]:
 
 
 def check() -> str:
-    """Return who leads; raises what is wrong."""
+    """Return the leader; raises an error that says what is wrong."""
     ask_api_server("/apis/rrq.dev/v1alpha1")
     urllib.request.urlopen(f"{os.environ['RRQ_OPERATOR_URL']}/readyz", timeout=5).close()
     lease = ask_api_server(
@@ -38,7 +38,7 @@ def check() -> str:
     spec = lease["spec"]
     age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
     if not spec.get("holderIdentity") or age.total_seconds() > spec["leaseDurationSeconds"]:
-        raise ValueError(f"nobody has renewed Lease {LEASE} for {age}")
+        raise ValueError(f"no operator has renewed Lease {LEASE} for {age}")
     return str(spec["holderIdentity"])
 
 
@@ -49,5 +49,5 @@ while True:
         sys.exit(0)
     except (OSError, KeyError, ValueError) as error:
         if time.monotonic() > deadline:
-            sys.exit(f"This release does not work: {error!r}. Look at the log of the operator.")
+            sys.exit(f"This release does not work: {error!r}. Check the log of the operator.")
     time.sleep(0.5)

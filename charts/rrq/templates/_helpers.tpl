@@ -1,9 +1,9 @@
 {{- define "rrq.fullname" -}}
-{{- /* A release may be called what a Service may not: with dots, or a digit first. */ -}}
+{{- /* The name of a release may contain dots or start with a digit; the name of a Service may not. */ -}}
 {{- $name := .Release.Name | replace "." "-" -}}
 {{- if regexMatch "^[0-9]" $name }}{{ $name = printf "%s-%s" .Chart.Name $name }}{{ end -}}
 {{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
-{{- /* 45 leaves room for the longest ending. */ -}}
+{{- /* 45 leaves room for the longest suffix. */ -}}
 {{- .Values.fullnameOverride | default $name | trunc 45 | trimSuffix "-" -}}
 {{- end -}}
 
@@ -19,7 +19,7 @@
 {{- .Values.serviceAccount.name | default (ternary (include "rrq.operator" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
-{{- /* Pools and their Redis must share a namespace, because a pool can name a Secret of its own only. */ -}}
+{{- /* Pools and their Redis must share a namespace, because a pool can name only Secrets of its own. */ -}}
 {{- define "rrq.poolNamespace" -}}
 {{ .Values.watchNamespace | default .Release.Namespace }}
 {{- end -}}
@@ -30,7 +30,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* What pods are selected by: it must never change. Called with (list . "operator"). */ -}}
+{{- /* The selector labels of pods, which must never change. Called with (list . "operator"). */ -}}
 {{- define "rrq.selector" -}}
 {{- $component := index . 1 }}{{ with index . 0 -}}
 app.kubernetes.io/name: rrq-{{ $component }}
@@ -48,8 +48,8 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Labels and annotations below `metadata:`. Called with (list . "operator"), or with annotations as a third,
-       or with further labels as a fourth. */ -}}
+{{- /* Labels and annotations below `metadata:`. Called with (list . "operator"); a third entry adds annotations,
+       a fourth adds labels. */ -}}
 {{- define "rrq.about" -}}
 {{- $annotations := dict }}{{ if gt (len .) 2 }}{{ $annotations = index . 2 }}{{ end }}
 {{- $labels := dict }}{{ if gt (len .) 3 }}{{ $labels = index . 3 }}{{ end -}}
@@ -61,7 +61,7 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{- /* What Kubernetes calls restricted. The user is that of the image, so that OpenShift may choose another. */ -}}
+{{- /* The restricted profile of Kubernetes. The user is that of the image, so that OpenShift may choose another. */ -}}
 {{- define "rrq.podSecurity" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
@@ -73,7 +73,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- /* A pod that does one thing and ends. Called with (list . account); the container: (list . file), a program to run. */ -}}
+{{- /* A pod that runs one program and exits. Called with (list . account); the container: (list . file). */ -}}
 {{- define "rrq.ownPod" -}}
 {{- $account := index . 1 }}{{ with index . 0 -}}
 serviceAccountName: {{ $account }}
