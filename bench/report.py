@@ -110,9 +110,7 @@ def _scaling_lines(table: dict[str, Any]) -> list[str]:
     rates = [row["median"] for row in table.get("1 ms", {}).values()]
     if len(rates) < 2:
         return []
-    return [
-        f"two worker processes on two cores, 1 ms of CPU time per job: {rates[1] / rates[0]:.2f} x one"
-    ]
+    return [f"two worker processes on two cores, 1 ms of CPU time per job: {rates[1] / rates[0]:.2f} x one"]
 
 
 def _describe_delivery(sections: dict[str, Any]) -> str:

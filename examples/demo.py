@@ -129,9 +129,7 @@ async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display)
             story.killed_pid = kill_one_worker(fleet)
             if story.killed_pid is not None:
                 story.killed_at_seconds = story.elapsed_seconds
-                display.tell(
-                    fleet.name, f"kill -9 of worker process {story.killed_pid} while it runs jobs"
-                )
+                display.tell(fleet.name, f"kill -9 of worker process {story.killed_pid} while it runs jobs")
         story.is_back_at_zero = story.peak_replicas > 0 and picture.is_at_rest and picture.later == 0
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -181,7 +179,9 @@ async def run(pool: Pool, address: RedisAddress, display: Display, count: int) -
 
 @click.command()
 @click.option("--jobs", "count", type=click.IntRange(min=1), default=3_000, show_default=True)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run into this SVG file.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run into this SVG file."
+)
 def main(count: int, plot: Path | None) -> None:
     """Watch a pool scale up from zero, run a wave of jobs, and scale down to zero."""
     pool = take_pool()

@@ -263,7 +263,9 @@ def test_a_plan_has_every_kind_of_fault_in_its_time_and_outages_within_their_cap
         draw_plan(seed, 10.0, 40, 3.0, 10)
 
 
-def test_the_report_shows_every_violation_and_changes_only_the_text_between_its_markers(tmp_path: Path) -> None:
+def test_the_report_shows_every_violation_and_changes_only_the_text_between_its_markers(
+    tmp_path: Path,
+) -> None:
     config, evidence = (
         full_config(7),
         build([], killed(2.0), PAUSE, left_out=["clock faults: no libfaketime"]),

@@ -154,7 +154,9 @@ class Soak:
         counters: Any = await self._client.job_store.redis.hgetall("rrq:counters")
         report.counters = {name.decode(): int(count) for name, count in counters.items()}
         if self._pod.children() != self._children:
-            report.problems.append("the supervisor replaced worker processes, so their series cannot be compared")
+            report.problems.append(
+                "the supervisor replaced worker processes, so their series cannot be compared"
+            )
         if report.counters.get("done", 0) < report.jobs * 0.8:
             report.problems.append(f"only {report.counters.get('done', 0)} of {report.jobs} jobs were done")
         for name, samples in sorted(self._series.items()):
