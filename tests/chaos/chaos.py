@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos_config import full_config, quick_config, short_config
+from chaos_environment import ChaosEnvironment
 from chaos_report import show, write_documents, write_json
-from chaos_world import World
 from evidence import MAIN, SENTINEL
 from fault_plan import KINDS, draw_plan
 from judged_times import BACKLOG_SECONDS_OF_LOAD, build_bars
@@ -52,87 +52,87 @@ def build_plan(config: ChaosConfig) -> list[PlannedFault]:
 async def run(config: ChaosConfig, folder: Path) -> tuple[Evidence, Report]:
     """Run from the first job to the judgement."""
     plan = build_plan(config)
-    world = World(config, folder)
+    environment = ChaosEnvironment(config, folder)
     progress: asyncio.Task[None] | None = None
     try:
-        for reason in world.left_out:
+        for reason in environment.left_out:
             say(f"left out: {reason}")
-        await world.start()
-        capacity = await world.measure_capacity()
+        await environment.start()
+        capacity = await environment.measure_capacity()
         say(
             f"{config.pods + (not config.is_quick)} pods are up and do {capacity:.0f} jobs a second; "
-            f"the load is {world.jobs_per_second:.0f} a second, at most half of that"
+            f"the load is {environment.jobs_per_second:.0f} a second, at most half of that"
         )
-        await world.start_load()
-        progress = asyncio.create_task(_tell_progress(world))
+        await environment.start_load()
+        progress = asyncio.create_task(_tell_progress(environment))
         await asyncio.sleep(QUICK_WARM_UP_SECONDS if config.is_quick else WARM_UP_SECONDS)
-        await _wait_for_calm(world)
+        await _wait_for_calm(environment)
         begun_at = time.monotonic()
         for fault in plan:
             await asyncio.sleep(max(0.0, begun_at + fault.at_seconds - time.monotonic()))
             # Where the run itself comes late, so does all behind it: a fault keeps the time that is its own.
             begun_at = max(begun_at, time.monotonic() - fault.at_seconds)
-            world.inject(fault)
-        await world.faults_are_over()
-        await _wait_for_load(world, begun_at)
-        await world.end_load()
+            environment.inject(fault)
+        await environment.faults_are_over()
+        await _wait_for_load(environment, begun_at)
+        await environment.end_load()
         say("no more jobs come in; waiting for the rest to end")
-        await _settle(world)
-        await world.watches_are_over()
-        evidence = await world.gather()
+        await _settle(environment)
+        await environment.watches_are_over()
+        evidence = await environment.gather()
     finally:
         if progress is not None:
             progress.cancel()
-        await world.close()
+        await environment.close()
     durable_parts = frozenset(DURABLE_PARTS.get(config.durability, ()))
     return evidence, judge(evidence, build_bars(config.lease_seconds, config.room, durable_parts))
 
 
-async def _wait_for_calm(world: World) -> None:
+async def _wait_for_calm(environment: ChaosEnvironment) -> None:
     """Begin with no backlog, which the first faults would be blamed for: everybody has just started."""
     patient_until = time.monotonic() + CALM_PATIENCE_SECONDS
     while time.monotonic() < patient_until:
-        backlog = world.main.samples[-1].backlog if world.main.samples else None
-        if backlog is not None and backlog <= world.jobs_per_second * BACKLOG_SECONDS_OF_LOAD:
+        backlog = environment.main.samples[-1].backlog if environment.main.samples else None
+        if backlog is not None and backlog <= environment.jobs_per_second * BACKLOG_SECONDS_OF_LOAD:
             return
         await asyncio.sleep(0.5)
     say("jobs wait already before the first fault")
 
 
-async def _wait_for_load(world: World, begun_at: float) -> None:
-    config = world.config
+async def _wait_for_load(environment: ChaosEnvironment, begun_at: float) -> None:
+    config = environment.config
     latest_at = begun_at + config.seconds * (PATIENCE_FACTOR if config.jobs else 1.0)
     while time.monotonic() < latest_at:
-        if config.jobs and world.read_ledgers()[0] >= config.jobs:
+        if config.jobs and environment.read_ledgers()[0] >= config.jobs:
             return
         await asyncio.sleep(min(1.0, max(0.0, latest_at - time.monotonic())))
 
 
-async def _settle(world: World) -> None:
+async def _settle(environment: ChaosEnvironment) -> None:
     """Wait until nobody has a job left and every poison is where it belongs, or until nothing moves any more."""
-    patient_until = time.monotonic() + world.config.settle_seconds
-    fewest = world.read_ledgers()[1]
+    patient_until = time.monotonic() + environment.config.settle_seconds
+    fewest = environment.read_ledgers()[1]
     while time.monotonic() < patient_until:
-        is_at_work = any([await part.has_work() for part in world.parts])
-        if not is_at_work and await world.main.has_buried(world.poison()):
+        is_at_work = any([await part.has_work() for part in environment.parts])
+        if not is_at_work and await environment.main.has_buried(environment.poison()):
             return
         await asyncio.sleep(0.5)
-        _, open_jobs = world.read_ledgers()
+        _, open_jobs = environment.read_ledgers()
         if open_jobs < fewest:
             # A backlog that a slow machine works off is late, which is judged elsewhere, and not lost.
             fewest = open_jobs
             patient_until = max(patient_until, time.monotonic() + STILL_MOVING_SECONDS)
 
 
-async def _tell_progress(world: World) -> None:
+async def _tell_progress(environment: ChaosEnvironment) -> None:
     begun_at = time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
-        jobs, open_jobs = world.read_ledgers()
-        backlog = world.main.samples[-1].backlog if world.main.samples else None
+        jobs, open_jobs = environment.read_ledgers()
+        backlog = environment.main.samples[-1].backlog if environment.main.samples else None
         say(
             f"{time.monotonic() - begun_at:5.0f} s   {jobs:6} jobs, {open_jobs:4} open, "
-            f"{'?' if backlog is None else backlog:>4} waiting   {len(world.faults):3} of {world.config.faults} faults"
+            f"{'?' if backlog is None else backlog:>4} waiting   {len(environment.faults):3} of {environment.config.faults} faults"
         )
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from evidence import MAIN, SENTINEL, Injected, ended_now
 
 if TYPE_CHECKING:
-    from chaos_world import World
+    from chaos_environment import ChaosEnvironment
     from fault_plan import PlannedFault
 
 A_DAY_SECONDS = 86_400.0
 
 
-async def jump_pod(world: World, fault: PlannedFault) -> Injected | None:
+async def jump_pod(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """By up to a day, either way: no decision about jobs may use the clock of a worker."""
-    pods = [(MAIN, place) for place in world.main.places]
-    if world.sentinel.place is not None:
-        pods.append((SENTINEL, world.sentinel.place))
+    pods = [(MAIN, place) for place in environment.main.places]
+    if environment.sentinel.place is not None:
+        pods.append((SENTINEL, environment.sentinel.place))
     clocks = [(part, place.clock) for part, place in pods if place.clock is not None]
     if not clocks:
         return None
@@ -28,30 +28,30 @@ async def jump_pod(world: World, fault: PlannedFault) -> Injected | None:
     return ended_now(fault, begun_at, part=part)
 
 
-async def jump_producers(world: World, fault: PlannedFault) -> Injected | None:
+async def jump_producers(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """By up to a day, either way: when a job is due is for Redis to say."""
-    if world.main.producer_clock is None:
+    if environment.main.producer_clock is None:
         return None
     begun_at = time.monotonic()
-    world.main.producer_clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
+    environment.main.producer_clock.jump(fault.between(-A_DAY_SECONDS, A_DAY_SECONDS))
     return ended_now(fault, begun_at)
 
 
-async def jump_redis_forward(world: World, fault: PlannedFault) -> Injected | None:
+async def jump_redis_forward(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """By more than a lease: all of them seem to have ended at once."""
-    return _jump_redis(world, fault, fault.between(1.5, 10.0) * world.config.lease_seconds)
+    return _jump_redis(environment, fault, fault.between(1.5, 10.0) * environment.config.lease_seconds)
 
 
-async def jump_redis_back(world: World, fault: PlannedFault) -> Injected | None:
+async def jump_redis_back(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """By a little: what was due before the jump is due again that much later."""
-    return _jump_redis(world, fault, -fault.between(0.5, 3.0))
+    return _jump_redis(environment, fault, -fault.between(0.5, 3.0))
 
 
-def _jump_redis(world: World, fault: PlannedFault, seconds: float) -> Injected | None:
-    if world.main.clock is None:
+def _jump_redis(environment: ChaosEnvironment, fault: PlannedFault, seconds: float) -> Injected | None:
+    if environment.main.clock is None:
         return None
     begun_at = time.monotonic()
-    world.main.clock.jump(seconds)
+    environment.main.clock.jump(seconds)
     # Until everybody has renewed under the new time.
     ended_at = time.monotonic() + max(0.0, -seconds)
     return Injected(fault.number, fault.kind, MAIN, begun_at, ended_at)

@@ -16,7 +16,7 @@ from rrq.job import new_job_id
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from chaos_world import World
+    from chaos_environment import ChaosEnvironment
     from fault_plan import PlannedFault
 
 # Longer than the lease: whoever takes a busy loop for a dead process shows it here.
@@ -31,27 +31,27 @@ SEND_PATIENCE_SECONDS = 30.0
 DEADLY_SECONDS = 120.0
 
 
-async def block_loop(world: World, fault: PlannedFault) -> Injected | None:
+async def block_loop(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """No poison: it comes back before any deadline, and nobody's job may have been given away."""
     begun_at = time.monotonic()
-    seconds = BLOCK_LEASES * world.config.lease_seconds
-    job_id = await _send(world, "block_loop", seconds)
+    seconds = BLOCK_LEASES * environment.config.lease_seconds
+    job_id = await _send(environment, "block_loop", seconds)
     if job_id is None:
         return None
-    world.acknowledged.record(ACKNOWLEDGED, job_id)
+    environment.acknowledged.record(ACKNOWLEDGED, job_id)
     await asyncio.sleep(seconds)
     return ended_now(fault, begun_at, jobs=(job_id,), hit_seconds=seconds)
 
 
 def _poison(
     function: str, *args: Any, ends_process: bool = True, timeout_seconds: int | None = None
-) -> Callable[[World, PlannedFault], Awaitable[Injected | None]]:
+) -> Callable[[ChaosEnvironment, PlannedFault], Awaitable[Injected | None]]:
     """Return the fault that sends a job which does this to whatever process runs it."""
     options = {} if timeout_seconds is None else {"_job_timeout_seconds": timeout_seconds}
 
-    async def inject(world: World, fault: PlannedFault) -> Injected | None:
+    async def inject(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
         begun_at = time.monotonic()
-        job_id = await _send(world, function, *args, **options)
+        job_id = await _send(environment, function, *args, **options)
         if job_id is None:
             return None
         return ended_now(
@@ -67,7 +67,7 @@ def _poison(
     return inject
 
 
-async def _send(world: World, function: str, *args: Any, **options: Any) -> str | None:
+async def _send(environment: ChaosEnvironment, function: str, *args: Any, **options: Any) -> str | None:
     """Enqueue through trouble: a fault that could not be placed would show nothing.
 
     Under one id, drawn once: a send without an answer may have arrived, and a second job would be a fault in nobody's
@@ -77,9 +77,9 @@ async def _send(world: World, function: str, *args: Any, **options: Any) -> str 
     deadline = time.monotonic() + SEND_PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
-            if is_unsure and await world.main.patient.exists(world.main.keys.job_key(job_id)):
+            if is_unsure and await environment.main.patient.exists(environment.main.keys.job_key(job_id)):
                 return job_id
-            await world.client.enqueue(function, *args, _queue_name=OWN, _job_id=job_id, **options)
+            await environment.client.enqueue(function, *args, _queue_name=OWN, _job_id=job_id, **options)
         except (RRQError, *REDIS_ERRORS):
             is_unsure = True
             await asyncio.sleep(0.2)

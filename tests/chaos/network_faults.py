@@ -12,8 +12,8 @@ from evidence import MAIN, SENTINEL, Injected, ended_now
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from chaos_environment import ChaosEnvironment
     from chaos_network import Network
-    from chaos_world import World
     from fault_plan import PlannedFault
 
 CUT_REPLIES = 4
@@ -36,21 +36,21 @@ class _Victim:
         return ended_now(fault, begun_at, pids, part=self.part)
 
 
-def _pick(world: World, fault: PlannedFault) -> _Victim:
+def _pick(environment: ChaosEnvironment, fault: PlannedFault) -> _Victim:
     everybody: list[tuple[str, Network, Callable[[], Iterable[int]]]] = [
-        (MAIN, place.network, place.children) for place in world.main.places
+        (MAIN, place.network, place.children) for place in environment.main.places
     ]
-    producers, place = world.main.producers, world.sentinel.place
-    if world.main.producer_network is not None and producers is not None:
-        everybody.append((MAIN, world.main.producer_network, lambda: producers.pids))
+    producers, place = environment.main.producers, environment.sentinel.place
+    if environment.main.producer_network is not None and producers is not None:
+        everybody.append((MAIN, environment.main.producer_network, lambda: producers.pids))
     if place is not None:
         everybody.append((SENTINEL, place.network, place.children))
     part, network, find_pids = everybody[fault.pick(len(everybody))]
     return _Victim(part, network, find_pids, frozenset(find_pids()))
 
 
-async def slow_down(world: World, fault: PlannedFault) -> Injected | None:
-    victim = _pick(world, fault)
+async def slow_down(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
+    victim = _pick(environment, fault)
     begun_at = time.monotonic()
     victim.network.slow_down(fault.between(0.05, 0.25))
     try:
@@ -60,46 +60,48 @@ async def slow_down(world: World, fault: PlannedFault) -> Injected | None:
     return victim.injected(fault, begun_at)
 
 
-async def cut(world: World, fault: PlannedFault) -> Injected | None:
+async def cut(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """Every connection at once, and none for a moment."""
-    victim = _pick(world, fault)
+    victim = _pick(environment, fault)
     begun_at = time.monotonic()
     victim.network.refuse(True)
     victim.network.cut_all()
     try:
-        await asyncio.sleep(fault.between(0.0, 0.1 * world.config.lease_seconds))
+        await asyncio.sleep(fault.between(0.0, 0.1 * environment.config.lease_seconds))
     finally:
         victim.network.refuse(False)
     return victim.injected(fault, begun_at)
 
 
-async def cut_replies(world: World, fault: PlannedFault) -> Injected | None:
+async def cut_replies(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """Scripts that Redis has run and whose answers never arrive: claims, outcomes, heartbeats, new jobs."""
-    victim = _pick(world, fault)
+    victim = _pick(environment, fault)
     begun_at = time.monotonic()
     victim.network.cut_replies(CUT_REPLIES, matching=b"EVALSHA")
     await asyncio.sleep(1.0)
     return victim.injected(fault, begun_at)
 
 
-def silence(leases: float, *, cuts: bool) -> Callable[[World, PlannedFault], Awaitable[Injected | None]]:
+def silence(
+    leases: float, *, cuts: bool
+) -> Callable[[ChaosEnvironment, PlannedFault], Awaitable[Injected | None]]:
     """Return the fault of no bytes for so long; within a lease it is harmless, whenever it comes: see ChaosConfig."""
 
-    async def inject(world: World, fault: PlannedFault) -> Injected | None:
-        victim = _pick(world, fault)
+    async def inject(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
+        victim = _pick(environment, fault)
         begun_at = time.monotonic()
         victim.network.silence(True)
         try:
-            await asyncio.sleep(leases * world.config.lease_seconds)
+            await asyncio.sleep(leases * environment.config.lease_seconds)
         finally:
             victim.network.silence(False)
         injected = victim.injected(fault, begun_at)
         return replace(
             injected,
             # Bytes are gone for good, so that each side waits for its time-out before it connects anew.
-            ended_at=injected.ended_at + world.config.socket_timeout_seconds,
+            ended_at=injected.ended_at + environment.config.socket_timeout_seconds,
             cuts=cuts,
-            cuts_from=begun_at + world.config.least_lease_left_seconds,
+            cuts_from=begun_at + environment.config.least_lease_left_seconds,
         )
 
     return inject

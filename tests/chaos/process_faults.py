@@ -16,8 +16,8 @@ from chaos_zero import BURST_QUEUE, POOL_QUEUE, START_SECONDS
 from evidence import ZERO, HalfDone, Injected, ended_now
 
 if TYPE_CHECKING:
+    from chaos_environment import ChaosEnvironment
     from chaos_pods import PodPlace
-    from chaos_world import World
     from chaos_zero import ZeroPart
     from fault_plan import PlannedFault
 
@@ -29,43 +29,43 @@ WITHIN_LEASES = 0.25
 GRACE_SECONDS = 9.8
 
 
-def pick_child(world: World, fault: PlannedFault) -> tuple[PodPlace, int] | None:
+def pick_child(environment: ChaosEnvironment, fault: PlannedFault) -> tuple[PodPlace, int] | None:
     """The worker process that the plan means, among those that are there now."""
     living = [
         (place, pid)
-        for place in world.main.places
+        for place in environment.main.places
         for pid in sorted(place.children())
         if pid not in place.stopped
     ]
     return living[fault.pick(len(living))] if living else None
 
 
-async def kill_child(world: World, fault: PlannedFault) -> Injected | None:
-    victim = pick_child(world, fault)
+async def kill_child(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
+    victim = pick_child(environment, fault)
     if victim is None:
         return None
     place, pid = victim
     family = (pid, *place.children())
-    worker_ids = await world.main.worker_ids({pid})
+    worker_ids = await environment.main.worker_ids({pid})
     begun_at = time.monotonic()
     if not _signal(pid, signal.SIGKILL):
         return None
-    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, family))
+    environment.watch(environment.main.watch_due_again(fault.kind, worker_ids, begun_at, family))
     return ended_now(fault, begun_at, (pid,), cuts=True, ends=True)
 
 
-async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
+async def kill_supervisor(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """Its children learn of it, let their jobs end and end: only what outlasts their grace period is cut."""
-    place = world.main.places[fault.pick(len(world.main.places))]
+    place = environment.main.places[fault.pick(len(environment.main.places))]
     children = place.children()
-    worker_ids = await world.main.worker_ids(set(children))
+    worker_ids = await environment.main.worker_ids(set(children))
     begun_at = time.monotonic()
     supervisor = place.pod.pid
     if place.pod.process.poll() is not None or not _signal(supervisor, signal.SIGKILL):
         return None
     place.killed.add(supervisor)
     pids = (supervisor, *children)
-    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
+    environment.watch(environment.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
     return ended_now(
         fault,
         begun_at,
@@ -76,13 +76,13 @@ async def kill_supervisor(world: World, fault: PlannedFault) -> Injected | None:
     )
 
 
-async def kill_pod(world: World, fault: PlannedFault) -> Injected | None:
+async def kill_pod(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """All of its processes at once, as when a container or its node dies: nobody is left to tell."""
-    place = world.main.places[fault.pick(len(world.main.places))]
+    place = environment.main.places[fault.pick(len(environment.main.places))]
     if place.pod.process.poll() is not None:
         return None
     children = place.children()
-    worker_ids = await world.main.worker_ids(set(children))
+    worker_ids = await environment.main.worker_ids(set(children))
     begun_at = time.monotonic()
     # The supervisor is stopped first, so that it cannot write a certificate for the first of its children.
     _signal(place.pod.pid, signal.SIGSTOP)
@@ -91,20 +91,22 @@ async def kill_pod(world: World, fault: PlannedFault) -> Injected | None:
     place.killed.add(place.pod.pid)
     for pid in pids:
         _signal(pid, signal.SIGKILL)
-    world.watch(world.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
+    environment.watch(environment.main.watch_due_again(fault.kind, worker_ids, begun_at, pids))
     return ended_now(fault, begun_at, pids, cuts=True, ends=True)
 
 
-async def stop_past_lease(world: World, fault: PlannedFault) -> Injected | None:
-    return await _stop(world, fault, PAST_LEASES * world.config.lease_seconds, cuts=True)
+async def stop_past_lease(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
+    return await _stop(environment, fault, PAST_LEASES * environment.config.lease_seconds, cuts=True)
 
 
-async def stop_within_lease(world: World, fault: PlannedFault) -> Injected | None:
-    return await _stop(world, fault, WITHIN_LEASES * world.config.lease_seconds, cuts=False)
+async def stop_within_lease(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
+    return await _stop(environment, fault, WITHIN_LEASES * environment.config.lease_seconds, cuts=False)
 
 
-async def _stop(world: World, fault: PlannedFault, seconds: float, *, cuts: bool) -> Injected | None:
-    victim = pick_child(world, fault)
+async def _stop(
+    environment: ChaosEnvironment, fault: PlannedFault, seconds: float, *, cuts: bool
+) -> Injected | None:
+    victim = pick_child(environment, fault)
     if victim is None:
         return None
     place, pid = victim
@@ -123,7 +125,7 @@ async def _stop(world: World, fault: PlannedFault, seconds: float, *, cuts: bool
         return None
     finally:
         place.stopped.discard(pid)
-    cuts_from = begun_at + world.config.least_lease_left_seconds
+    cuts_from = begun_at + environment.config.least_lease_left_seconds
     return ended_now(fault, begun_at, (pid,), cuts=cuts, cuts_from=cuts_from)
 
 
@@ -138,9 +140,9 @@ def _signal(pid: int, number: signal.Signals) -> bool:
 # The faults after which not one worker is left
 
 
-async def kill_fleet(world: World, fault: PlannedFault) -> Injected:
+async def kill_fleet(environment: ChaosEnvironment, fault: PlannedFault) -> Injected:
     """Kill local mode and its replicas with every job in hand, so that the next local mode begins at zero."""
-    part = world.zero
+    part = environment.zero
     async with part.only_fault:
         jobs = await part.enqueue(POOL_QUEUE)
         local = part.start_pool()
@@ -160,9 +162,9 @@ async def kill_fleet(world: World, fault: PlannedFault) -> Injected:
     return injected
 
 
-async def kill_burst(world: World, fault: PlannedFault) -> Injected:
+async def kill_burst(environment: ChaosEnvironment, fault: PlannedFault) -> Injected:
     """Kill a burst run with every job in hand; the next one after its lease has to settle them before it ends."""
-    part = world.zero
+    part = environment.zero
     async with part.only_fault:
         jobs = await part.enqueue(BURST_QUEUE)
         run = part.start_burst()

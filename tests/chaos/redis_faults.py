@@ -15,8 +15,8 @@ from rrq.broker.connection import REDIS_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from chaos_environment import ChaosEnvironment
     from chaos_main import MainPart
-    from chaos_world import World
     from fault_plan import PlannedFault
 
 PAUSE_LEASES = 1.3
@@ -30,25 +30,25 @@ REWRITE_PATIENCE_SECONDS = 20.0
 NOBODY = ("127.0.0.1", "1")
 
 
-async def kill_connections(world: World, fault: PlannedFault) -> Injected | None:
+async def kill_connections(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     begun_at = time.monotonic()
     try:
-        await world.main.patient.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await environment.main.patient.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     except REDIS_ERRORS:
         return None
     return ended_now(fault, begun_at, disturbs_all=True)
 
 
-async def flush_scripts(world: World, fault: PlannedFault) -> Injected | None:
+async def flush_scripts(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     begun_at = time.monotonic()
     try:
-        await world.main.patient.script_flush()
+        await environment.main.patient.script_flush()
     except REDIS_ERRORS:
         return None
     return ended_now(fault, begun_at)
 
 
-async def shut_down(world: World, fault: PlannedFault) -> Injected | None:
+async def shut_down(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def restart(main: MainPart) -> None:
         # SIGTERM is SHUTDOWN by another name: what is in memory is written before it ends.
         server = main.server
@@ -56,10 +56,10 @@ async def shut_down(world: World, fault: PlannedFault) -> Injected | None:
         await asyncio.sleep(fault.between(0.1, 1.5))
         await asyncio.to_thread(server.start)
 
-    return await _outage(world, fault, restart)
+    return await _outage(environment, fault, restart)
 
 
-async def kill(world: World, fault: PlannedFault) -> Injected | None:
+async def kill(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     loses: tuple[float, float] | None = None
 
     async def kill_and_start(main: MainPart) -> None:
@@ -72,7 +72,7 @@ async def kill(world: World, fault: PlannedFault) -> Injected | None:
         await asyncio.to_thread(main.server.start)
 
     try:
-        return replace(await _outage(world, fault, kill_and_start), loses=loses)
+        return replace(await _outage(environment, fault, kill_and_start), loses=loses)
     except HalfDone as half:
         raise HalfDone(replace(half.injected, loses=loses)) from half.__cause__
 
@@ -89,19 +89,19 @@ async def _read_lost_since(main: MainPart) -> float:
     return looked_at - MOST_LOST_SECONDS if about["aof_pending_bio_fsync"] else looked_at
 
 
-async def pause(world: World, fault: PlannedFault) -> Injected | None:
+async def pause(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def stop_and_go_on(main: MainPart) -> None:
         pid = main.server.pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(PAUSE_LEASES * world.config.lease_seconds)
+            await asyncio.sleep(PAUSE_LEASES * environment.config.lease_seconds)
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    return await _outage(world, fault, stop_and_go_on)
+    return await _outage(environment, fault, stop_and_go_on)
 
 
-async def make_read_only(world: World, fault: PlannedFault) -> Injected | None:
+async def make_read_only(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def demote_and_promote(main: MainPart) -> None:
         await main.patient.execute_command("REPLICAOF", *NOBODY)
         try:
@@ -109,10 +109,10 @@ async def make_read_only(world: World, fault: PlannedFault) -> Injected | None:
         finally:
             await main.patient.execute_command("REPLICAOF", "NO", "ONE")
 
-    return await _outage(world, fault, demote_and_promote)
+    return await _outage(environment, fault, demote_and_promote)
 
 
-async def load_slowly(world: World, fault: PlannedFault) -> Injected | None:
+async def load_slowly(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def rewrite_and_restart(main: MainPart) -> None:
         main.server.slow_load = (LOADING_SECONDS, await main.patient.dbsize())
         await asyncio.to_thread(main.server._end_gently)
@@ -124,10 +124,10 @@ async def load_slowly(world: World, fault: PlannedFault) -> Injected | None:
 
     # Random, because Redis would compress anything else.
     filler = {f"chaos:filler:{number}": os.urandom(FILLER_BYTES) for number in range(FILLER_KEYS)}
-    async with world.main.redis_fault:
-        await world.main.patient.mset(filler)
-        await _rewrite(world.main)
-        return await _outage(world, fault, rewrite_and_restart, is_held=True)
+    async with environment.main.redis_fault:
+        await environment.main.patient.mset(filler)
+        await _rewrite(environment.main)
+        return await _outage(environment, fault, rewrite_and_restart, is_held=True)
 
 
 async def _rewrite(main: MainPart) -> None:
@@ -141,7 +141,7 @@ async def _rewrite(main: MainPart) -> None:
         await asyncio.sleep(0.05)
 
 
-async def fill_memory(world: World, fault: PlannedFault) -> Injected | None:
+async def fill_memory(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def limit_and_lift(main: MainPart) -> None:
         await main.patient.config_set("maxmemory", "1")
         try:
@@ -149,23 +149,23 @@ async def fill_memory(world: World, fault: PlannedFault) -> Injected | None:
         finally:
             await main.patient.config_set("maxmemory", "0")
 
-    return await _outage(world, fault, limit_and_lift)
+    return await _outage(environment, fault, limit_and_lift)
 
 
 async def _outage(
-    world: World,
+    environment: ChaosEnvironment,
     fault: PlannedFault,
     action: Callable[[MainPart], Awaitable[None]],
     *,
     is_held: bool = False,
 ) -> Injected:
     if not is_held:
-        async with world.main.redis_fault:
-            return await _outage(world, fault, action, is_held=True)
+        async with environment.main.redis_fault:
+            return await _outage(environment, fault, action, is_held=True)
     begun_at = time.monotonic()
     failed: Exception | None = None
     try:
-        await action(world.main)
+        await action(environment.main)
     except Exception as error:  # noqa: BLE001  told below: whatever it did until then has happened
         failed = error
     injected = ended_now(fault, begun_at, is_outage=True)
@@ -174,10 +174,10 @@ async def _outage(
     return injected
 
 
-async def fail_over(world: World, fault: PlannedFault) -> Injected | None:
+async def fail_over(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     """To a replica that lags: Redis forgets what it had acknowledged, and everybody finds the new master."""
-    async with world.sentinel.redis_fault:
-        moments = await world.sentinel.fail_over(fault.between(0.5, 1.5))
+    async with environment.sentinel.redis_fault:
+        moments = await environment.sentinel.fail_over(fault.between(0.5, 1.5))
         injected = Injected(
             fault.number,
             fault.kind,
@@ -188,7 +188,7 @@ async def fail_over(world: World, fault: PlannedFault) -> Injected | None:
             loses=(moments.lagging_since, moments.killed_at),
         )
         try:
-            await world.sentinel.restore_replica()
+            await environment.sentinel.restore_replica()
         except Exception as error:
             raise HalfDone(injected) from error
     return injected

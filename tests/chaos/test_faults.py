@@ -11,7 +11,7 @@ from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-import chaos_world
+import chaos_environment
 import redis_faults
 from chaos_config import ChaosConfig
 from chaos_main import PATIENCE_SECONDS, MainPart, open_control, open_patient
@@ -32,7 +32,7 @@ LOADING_SECONDS = 6.0
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[Any]:
+async def environment(tmp_path: Path) -> AsyncIterator[Any]:
     """A main part without pods: its Redis, with one key that every fault has to leave alone."""
     main = MainPart(CONFIG, tmp_path, None)
     try:
@@ -66,13 +66,17 @@ def held(monkeypatch: pytest.MonkeyPatch) -> HeldSleep:
     return HeldSleep(monkeypatch, redis_faults)
 
 
-async def inject(world: Any, held: HeldSleep, kind: str, error: type[Exception], *command: str) -> Injected:
+async def inject(
+    environment: Any, held: HeldSleep, kind: str, error: type[Exception], *command: str
+) -> Injected:
     """Inject a fault and wait until the command fails as it should; returns what was injected."""
     task: asyncio.Future[Injected | None] = asyncio.ensure_future(
-        chaos_world.FAULTS[kind](world, fault(kind))
+        chaos_environment.FAULTS[kind](environment, fault(kind))
     )
     # No answer within this is what a silent Redis is known by; one that loads answers a few times a second.
-    probe = open_control(world.main.server.port, 0.3 if error is RedisTimeoutError else PATIENCE_SECONDS)
+    probe = open_control(
+        environment.main.server.port, 0.3 if error is RedisTimeoutError else PATIENCE_SECONDS
+    )
 
     async def fails() -> bool:
         if task.done():
@@ -96,13 +100,13 @@ async def inject(world: Any, held: HeldSleep, kind: str, error: type[Exception],
     assert injected is not None
     assert injected.is_outage
     # Everything is as before: what was there is there, and writes are taken.
-    assert await world.main.patient.get(KEY) == VALUE
-    assert await world.main.patient.set("chaos:after", "1")
+    assert await environment.main.patient.get(KEY) == VALUE
+    assert await environment.main.patient.set("chaos:after", "1")
     return injected
 
 
 def test_every_kind_that_a_plan_may_draw_can_be_injected() -> None:
-    assert set(chaos_world.FAULTS) == {kind.name for kind in KINDS}
+    assert set(chaos_environment.FAULTS) == {kind.name for kind in KINDS}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_every_kind_that_a_plan_may_draw_can_be_injected() -> None:
     ],
 )
 async def test_redis_really_fails_and_is_itself_again(
-    world: Any,
+    environment: Any,
     held: HeldSleep,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -127,23 +131,23 @@ async def test_redis_really_fails_and_is_itself_again(
     if kind == "Redis loading":
         held.is_over.set()  # it sleeps only until its file is written anew, which is before it loads
         monkeypatch.setattr(redis_faults, "LOADING_SECONDS", LOADING_SECONDS)
-    pid = world.main.server.pid
-    injected = await inject(world, held, kind, error, *command)
+    pid = environment.main.server.pid
+    injected = await inject(environment, held, kind, error, *command)
     is_new = kind in ("Redis loading", "Redis shut down", "Redis killed")
-    assert (world.main.server.pid != pid) == is_new
+    assert (environment.main.server.pid != pid) == is_new
     # Only a killed one may have lost something, and the judge is told since when.
     assert (injected.loses is not None) == (kind == "Redis killed")
     if kind == "Redis paused past the lease":
         assert injected.ended_at - injected.begun_at > CONFIG.lease_seconds
 
 
-async def test_scripts_are_flushed_and_every_connection_but_our_own_is_killed(world: Any) -> None:
-    sha = await world.main.patient.script_load("return 1")
-    await redis_faults.flush_scripts(world, fault("scripts flushed"))
-    assert await world.main.patient.script_exists(sha) == [False]
-    other = open_patient(world.main.server.port)
+async def test_scripts_are_flushed_and_every_connection_but_our_own_is_killed(environment: Any) -> None:
+    sha = await environment.main.patient.script_load("return 1")
+    await redis_faults.flush_scripts(environment, fault("scripts flushed"))
+    assert await environment.main.patient.script_exists(sha) == [False]
+    other = open_patient(environment.main.server.port)
     before = await other.client_id()
-    await redis_faults.kill_connections(world, fault("connections killed"))
+    await redis_faults.kill_connections(environment, fault("connections killed"))
     # The client opens another by itself, and Redis gives it another number.
     after = await other.client_id()
     await other.aclose()

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EVERYWHERE = ("",)
+PACKAGES = ("worker/", "operator/")
 OPERATOR = ("operator/", "tests/operator/")
 LUA = ("worker/rrq/broker/lua/",)
-#: People read these in a hurry. In tests only the retired words themselves are looked for.
-PLAIN = (
+#: What users read. In tests only a word that stands for another concept is looked for.
+READ_BY_USERS = (
     "README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -34,8 +35,7 @@ PLAIN = (
     "charts/",
     "crds/",
     "examples/",
-    "worker/",
-    "operator/",
+    *PACKAGES,
 )
 
 
@@ -53,15 +53,16 @@ class Retired:
 
 
 NAMES = (
-    Retired(r"spellings?", "suggestions"),
+    Retired(r"spellings?", "suggestions", PACKAGES),
     Retired(r"tall(?:y|ies)", "counts"),
     Retired(r"seats?", "pool slots"),
     Retired(r"worlds?", "cluster cache, or environment in tests"),
     Retired(r"aim(?:s|ed)?", "targets"),
-    Retired(r"holding|held_back|hold_back|on_hold|held_jobs|parked", "paused, frozen or blocked"),
+    Retired(r"holding|held_back|hold_back|on_hold", "paused, frozen or blocked"),
+    Retired(r"parked|held_jobs", "blocked", PACKAGES),
     Retired(r"watched_worker", "watch_child"),
     Retired(r"wires?", "PipelinedConnection, or connection"),
-    Retired(r"pictures?", "snapshot"),
+    Retired(r"pictures?", "snapshot", (*PACKAGES, "tests/operator/", "examples/")),
     Retired(r"scenes?", "SizingInput"),
     Retired(r"weathers?", "what the connection does"),
     Retired(r"way_back", "what it does"),
@@ -71,23 +72,29 @@ NAMES = (
 )
 #: Whole names, because the words are good ones inside others.
 WHOLE_NAMES = (
-    Retired(r"on_demand", "lazy_group"),
+    Retired(r"on_demand", "lazy_group", PACKAGES),
     Retired(r"shell", "services", OPERATOR),
     Retired(r"views", "objects", OPERATOR),
-    Retired(r"held|is_held|was_held", "blocked", ("worker/", "operator/")),
-    Retired(r"_?(?:build_)?card", "report"),
+    Retired(r"held|is_held|was_held", "blocked", PACKAGES),
+    Retired(r"(?:build_)?card", "report", OPERATOR),
     Retired(r"sure|try|rare", "what it does", LUA),
 )
 PROSE = (
     Retired(r"foreign hands?", "another program"),
     Retired(r"on hold", "paused or frozen"),
-    Retired(r"parked", "blocked"),
+    Retired(r"parked", "blocked", READ_BY_USERS),
     Retired(
-        r"whoever|somebody|anybody|nobody|everybody", "the actor: the producer, the worker, a user", PLAIN
+        r"whoever|somebody|anybody|nobody|everybody",
+        "the actor: the producer, the worker, a user",
+        READ_BY_USERS,
     ),
-    Retired(r"(?:is|are|was|were|be|been) told|told (?:to|by|of|from)", "the actor and what it does", PLAIN),
-    Retired(r"let (?:us )?in|lets (?:it |them )?in", "rejected, accepted or admitted", PLAIN),
-    Retired(r"a moment later", "the order of the steps", PLAIN),
+    Retired(
+        r"(?:is|are|was|were|be|been) told|told (?:to|by|of|from)",
+        "the actor and what it does",
+        READ_BY_USERS,
+    ),
+    Retired(r"let (?:us )?in|lets (?:it |them )?in", "rejected, accepted or admitted", READ_BY_USERS),
+    Retired(r"a moment later", "the order of the steps", READ_BY_USERS),
 )
 #: Where a word may stay: the start of the path, the word, and why.
 ALLOWED = (

@@ -15,10 +15,10 @@ import click
 import pytest
 
 from commandline import CommandLine, child_environment, terminal
-from foreign_hands import FAMILIES, Family, put
 from queue_steps import ask
 from rrq.cli import rrq
 from waiting import eventually
+from wrong_types import FAMILIES, Family, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 QUEUE = "rrq:queue:default"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
-# What only workers and scripts write, and a foreign hand might.
+# Fields that only workers and scripts should write, and another program might.
 BOOKS = (
     "attempt_token", "claimed_queue", "claimed_score", "suspect", "crashes", "crash_history", "cancel_requested",
     "reserved_until_ms", "reserved_since_ms", "reserved_by", "waited_for", "worker_id", "start_time", "traceback", "job_params",

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleet import all_done, running_worker
-from foreign_hands import (
+from queue_steps import ask, dead_letters, job_fields
+from rrq.broker.keys import Keys
+from rrq.broker.messages import CronVerdict
+from rrq.broker.scripts import load_script
+from rrq.client import JobRequest
+from rrq.cron import CronJob
+from rrq.exc import RRQError
+from rrq.flow import Limit
+from waiting import eventually
+from wrong_types import (
     FAMILIES,
     JOB_ID,
     NO_KEYS,
@@ -27,15 +36,6 @@ from foreign_hands import (
     Family,
     put,
 )
-from queue_steps import ask, dead_letters, job_fields
-from rrq.broker.keys import Keys
-from rrq.broker.messages import CronVerdict
-from rrq.broker.scripts import load_script
-from rrq.client import JobRequest
-from rrq.cron import CronJob
-from rrq.exc import RRQError
-from rrq.flow import Limit
-from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chromium import open_browser, prepare_browser
+from dashboard_data import TICK_SECONDS, DashboardData
 from dashboard_server import ADMIN_TOKEN, DashboardProcess
-from dashboard_world import TICK_SECONDS, DashboardWorld
 from rrq.embedded import EmbeddedRedis
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -47,9 +47,9 @@ async def main() -> int:
     with EmbeddedRedis() as redis, tempfile.TemporaryDirectory() as folder:
         store = JobStore(RRQSettings(redis_dsn=redis.dsn))
         try:
-            world = DashboardWorld(store)
-            await world.fill()
-            traffic = asyncio.create_task(_keep_moving(world))
+            data = DashboardData(store)
+            await data.fill()
+            traffic = asyncio.create_task(_keep_moving(data))
             async with DashboardProcess(redis.dsn, Path(folder)) as dashboard, open_browser() as browser:
                 await _watch(browser, dashboard.url)
                 for picture in PICTURES:
@@ -62,9 +62,9 @@ async def main() -> int:
     return _complain_of_size()
 
 
-async def _keep_moving(world: DashboardWorld) -> None:
+async def _keep_moving(data: DashboardData) -> None:
     while True:
-        await world.tick(TICK_SECONDS)
+        await data.tick(TICK_SECONDS)
         await asyncio.sleep(TICK_SECONDS)
 
 

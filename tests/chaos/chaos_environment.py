@@ -1,4 +1,4 @@
-"""Everything that runs, and the faults that befall it."""
+"""The environment of a chaos run: its parts, their ledgers and the faults that are injected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chaos_config import ChaosConfig
     from fault_plan import PlannedFault
 
-FAULTS: dict[str, Callable[[World, PlannedFault], Awaitable[Injected | None]]] = {
+FAULTS: dict[str, Callable[[ChaosEnvironment, PlannedFault], Awaitable[Injected | None]]] = {
     **process_faults.FAULTS,
     **handler_faults.FAULTS,
     **redis_faults.FAULTS,
@@ -50,8 +50,8 @@ SHORTEST_STALL_SECONDS = 0.4
 FENCED_MESSAGE = "late outcome refused, the job had been given to another attempt"
 
 
-class World:
-    """All parts, their ledgers, and what was done to them."""
+class ChaosEnvironment:
+    """All parts of a run, their ledgers, and the injected faults."""
 
     def __init__(self, config: ChaosConfig, folder: Path) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What a foreign hand may leave in Redis: values of every type, under every key that RRQ uses."""
+"""What another program may leave in Redis: values of every type, under every key of RRQ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A shop on a busy afternoon, for looking at the dashboard: everything that it can show, in one Redis.
+"""Fills a Redis with the data of a busy shop, so that a screenshot of the dashboard shows everything.
 
-What the scripts keep is written here by hand, key by key, because an hour of traffic cannot be had in a second.
+It writes the keys of the scripts directly, because an hour of real traffic takes an hour.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CRON: Final = (
 
 
 @dataclass
-class DashboardWorld:
+class DashboardData:
     """Fills one Redis. The same seed makes the same shop, at whatever time it is."""
 
     store: JobStore
