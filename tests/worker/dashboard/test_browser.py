@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chromium import open_browser, prepare_browser
+from dashboard_data import DashboardData
 from dashboard_server import ADMIN_TOKEN, DashboardProcess
-from dashboard_world import DashboardWorld
 from pod import Pod
 from rrq.client import JobRequest
 from rrq.settings import RRQSettings
@@ -56,10 +56,10 @@ async def dashboard(redis_dsn: str, tmp_path: Path) -> AsyncIterator[DashboardPr
 
 
 @pytest.fixture
-async def world(store: JobStore) -> DashboardWorld:
-    world = DashboardWorld(store)
-    await world.fill()
-    return world
+async def data(store: JobStore) -> DashboardData:
+    data = DashboardData(store)
+    await data.fill()
+    return data
 
 
 @contextlib.asynccontextmanager
@@ -141,7 +141,7 @@ async def test_the_overview_goes_live_while_jobs_run(
 
 
 async def test_an_admin_pauses_a_queue_and_lets_it_go_on(
-    world: DashboardWorld, browser: Browser, dashboard: DashboardProcess, store: JobStore
+    data: DashboardData, browser: Browser, dashboard: DashboardProcess, store: JobStore
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
         await sign_in(page)
@@ -228,7 +228,7 @@ async def test_dead_letters_are_requeued_edited_and_deleted_with_their_number(
 
 
 async def test_who_may_only_look_sees_no_action_and_the_server_refuses_them(
-    world: DashboardWorld, browser: Browser, dashboard: DashboardProcess, store: JobStore
+    data: DashboardData, browser: Browser, dashboard: DashboardProcess, store: JobStore
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
         for name in ("queues", "queues/reports", "dead", "jobs/dead-0001", "controls", "pools"):
@@ -274,7 +274,7 @@ async def test_another_page_cannot_act_in_the_name_of_an_admin(
 
 
 async def test_everything_can_be_reached_by_keys(
-    world: DashboardWorld, browser: Browser, dashboard: DashboardProcess
+    data: DashboardData, browser: Browser, dashboard: DashboardProcess
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
         await page.get_by_role("heading", name="Overview").wait_for()
@@ -316,7 +316,7 @@ async def test_everything_can_be_reached_by_keys(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_nothing_scrolls_sideways_on_a_phone(
-    world: DashboardWorld, browser: Browser, dashboard: DashboardProcess, theme: Any
+    data: DashboardData, browser: Browser, dashboard: DashboardProcess, theme: Any
 ) -> None:
     async with open_page(browser, dashboard.url, viewport=PHONE, color_scheme=theme) as page:
         back = await page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -343,8 +343,8 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
     browser: Browser, dashboard: DashboardProcess, client: RRQClient, store: JobStore
 ) -> None:
     attack = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-    world = DashboardWorld(store)
-    await world.add_dead_letter("evil", attack, "default", attack, await store.read_time())
+    data = DashboardData(store)
+    await data.add_dead_letter("evil", attack, "default", attack, await store.read_time())
     await store.wire.call(
         "HSET", "rrq:job:evil", "job_args", f'["{attack}"]'.replace('\\"', "'"), "traceback", attack
     )
@@ -374,7 +374,7 @@ async def test_while_redis_is_away_the_last_picture_stays_and_is_grey(
 ) -> None:
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     try:
-        await DashboardWorld(store).fill()
+        await DashboardData(store).fill()
     finally:
         await store.aclose()
     async with (

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dashboard_data import DashboardData
 from dashboard_server import ADMIN_TOKEN, VIEW_TOKEN, Browser, serve_dashboard
-from dashboard_world import DashboardWorld
 from queue_steps import dead, enqueue, start_worker
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -40,19 +40,19 @@ async def admin(browser: Browser) -> Browser:
 
 
 @pytest.fixture
-async def world(store: JobStore) -> DashboardWorld:
-    world = DashboardWorld(store)
-    await world.fill()
-    return world
+async def data(store: JobStore) -> DashboardData:
+    data = DashboardData(store)
+    await data.fill()
+    return data
 
 
 async def bury(store: JobStore, *errors: str, queue: str = "default", function: str = "charge") -> None:
     """Make a dead letter of each error, the last one the newest; ids are 0, 1, …"""
-    world = DashboardWorld(store)
+    data = DashboardData(store)
     now = await store.read_time()
     for number, error in enumerate(errors):
         ended = now - timedelta(seconds=len(errors) - number)
-        await world.add_dead_letter(str(number), function, queue, error, ended)
+        await data.add_dead_letter(str(number), function, queue, error, ended)
 
 
 async def dead_ids(store: JobStore) -> list[str]:
@@ -237,9 +237,7 @@ async def test_looking_costs_redis_no_more_with_many_pages_open(browser: Browser
     assert not {"scan", "keys", "hscan", "sscan", "zscan"} & sent.keys()
 
 
-async def test_every_page_shows_what_there_is(
-    world: DashboardWorld, browser: Browser, store: JobStore
-) -> None:
+async def test_every_page_shows_what_there_is(data: DashboardData, browser: Browser, store: JobStore) -> None:
     before = await count_calls(store)
     queues = {row["name"]: row for row in (await browser.ok("queues"))["queues"]}
     assert queues["thumbnails"]["due"] == 128
@@ -263,9 +261,7 @@ async def test_every_page_shows_what_there_is(
     assert not {"scan", "keys"} & (await count_calls(store) - before).keys()
 
 
-async def test_every_list_of_jobs_is_paged_and_can_be_filtered(
-    world: DashboardWorld, browser: Browser
-) -> None:
+async def test_every_list_of_jobs_is_paged_and_can_be_filtered(data: DashboardData, browser: Browser) -> None:
     async def has_queues() -> bool:
         return bool((await browser.ok("jobs"))["queues"])
 
@@ -454,7 +450,7 @@ async def test_to_look_a_user_of_redis_needs_to_read_only(own_redis: EmbeddedRed
     owner = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     rights = ["~rrq:*", "+@read", "+eval", "+evalsha", "+time", "+ping"]
     await owner.wire.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
-    await DashboardWorld(owner).fill()
+    await DashboardData(owner).fill()
     await owner.aclose()
     viewer = JobStore(RRQSettings(redis_dsn=own_redis.dsn.replace("redis://", "redis://viewer:secret@")))
     try:
