@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import shlex
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 
 from commandline import ROOT, CommandLine
 from doc_pages import find_blocks
+from examples.wave_plot import Sample, build_plot
 from queue_steps import job_fields
 from rrq import JobRegistry
 from rrq.exc import RetryJob
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from rrq.store import JobStore
 
 FLOW_PAGE = "docs/flow-control.md"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -127,6 +130,18 @@ async def test_jobs_that_the_example_pauses_run_after_the_resume(
     await run_burst(shop, flow.registry)
     assert await _status(client, mail.id) is JobStatus.COMPLETED
     assert {entry.actor for entry in await store.read_audit()} == {"ada"}
+
+
+def test_the_plot_of_the_demo_shows_waiting_jobs_and_replicas() -> None:
+    samples = [Sample(0.0, 90, 0, 0), Sample(1.0, 90, 3, 0), Sample(4.0, 20, 3, 3), Sample(9.0, 0, 0, 0)]
+    plot = ElementTree.fromstring(build_plot(samples, killed_at_seconds=5.0))
+    shapes = {shape.get("class"): shape.get("points", "") for shape in plot.iter(f"{SVG}polygon")}
+    assert set(shapes) == {"waiting", "asked", "ready"}
+    assert shapes["ready"] != shapes["asked"]
+    assert {"90", "3", "kill -9 of a worker process", "5 s"} <= {
+        text.text for text in plot.iter(f"{SVG}text")
+    }
+    assert ElementTree.fromstring(build_plot([], None)).tag == f"{SVG}svg"
 
 
 @pytest.fixture
