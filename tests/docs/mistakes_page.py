@@ -1,4 +1,4 @@
-"""docs/mistakes.md as a script: what each section has a user do, and what is printed then.
+"""Reads docs/mistakes.md as a script: what a user does in each section, and what is printed then.
 
 A section is a heading with fenced blocks. ``python`` is run, or written to a file where its first line names one;
 ``yaml`` is put into a good pool, which becomes pool.yaml; ``sh`` is a command that runs in this process, ``bash`` one that
@@ -27,7 +27,7 @@ class Mistake:
     title: str
     blocks: tuple[Block, ...]
     advice: str
-    """What the page says outside of the blocks."""
+    """The text outside of the blocks."""
 
 
 def read_mistakes(text: str) -> list[Mistake]:
@@ -43,6 +43,6 @@ def _parse(title: str, body: str) -> Mistake:
 
 
 def is_shown(expected: str, printed: str) -> bool:
-    """Tell whether the lines of the page stand in the output, one after the other and from start to end."""
+    """Whether the output contains the lines of the page, in order and whole."""
     pattern = r"[^\n]*".join(map(re.escape, expected.rstrip("\n").split("…")))
     return re.search(rf"^{pattern}$", printed, re.MULTILINE) is not None

@@ -1,4 +1,4 @@
-"""Where the mistakes of docs/mistakes.md are made: a folder with an application, several Redis, and a shell."""
+"""A sandbox for the mistakes of docs/mistakes.md: a folder with an application, several Redis servers, and commands."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _GROUPS: Mapping[str, click.Group] = {
     "kubectl-rrq": rrq_operator.plugin.cli.rrq,
 }
 _MODULES = {"rrq": "rrq", "rrq-operator": "rrq_operator"}
-# When to give up. Local mode is many interpreters, one after the other, which take long beside other tests.
+# When to give up. Local mode starts many interpreters in turn, which takes long beside other tests.
 PATIENCE_SECONDS = 100.0
 
 
 @dataclass
 class Sandbox:
-    """One user in one folder. ``addresses`` are those of the page to those of this run."""
+    """One user in one folder. ``addresses`` maps addresses of the page to those of this run."""
 
     folder: Path
     addresses: Mapping[str, str]
@@ -70,7 +70,7 @@ class Sandbox:
         (self.folder / "shop.py").write_text(APPLICATION)
 
     async def play(self, block: Block, answer: str) -> str:
-        """Do what a block says; returns what is printed, with the addresses of the page.
+        """Run a block; returns its output, with the addresses of the page.
 
         A script that runs on is ended as soon as it has printed ``answer``.
         """
@@ -115,7 +115,7 @@ class Sandbox:
         words, environment = self._split(line)
         module = _MODULES.get(words[0])
         program = [sys.executable, "-m", module] if module is not None else [self.programs[words[0]]]
-        # A thread of the tests has no signal handlers, and their logging must stay as it is.
+        # A separate process, because a thread of the tests has no signal handlers and must not change their logging.
         path = os.pathsep.join((str(self.folder), os.environ.get("PYTHONPATH", "")))
         inherited = child_environment({**environment, "PYTHONPATH": path})
         printed = ""
@@ -132,7 +132,7 @@ class Sandbox:
             assert process.stdout is not None
             for printed_line in process.stdout:
                 printed += printed_line
-                # Our programs end by themselves. A script of the reader would not, and nobody knows how long it needs.
+                # Our programs exit by themselves. A script of the reader does not, so it is killed after its output.
                 if words[0] == "python" and is_shown(answer, self._globalize(printed)):
                     process.kill()
             giving_up.cancel()
@@ -160,18 +160,18 @@ class Sandbox:
             if (name := value.__name__)
         } | {"UTC": UTC, "client": client, "settings": settings, "registry": settings.job_registry}
         code = compile(source, "page.py", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
             try:
                 outcome = eval(code, names)
                 if inspect.isawaitable(outcome):
                     await outcome
-            # What it raises is what the page tells.
+            # The page shows what the code raises.
             except Exception as error:  # noqa: BLE001
                 return "".join(traceback.format_exception_only(error))
             finally:
                 await client.close()
-        return "".join(f"{type(warning.message).__name__}: {warning.message}\n" for warning in told)
+        return "".join(f"{type(warning.message).__name__}: {warning.message}\n" for warning in shown)
 
     def _localize(self, text: str) -> str:
         for shown, real in self.addresses.items():
@@ -181,7 +181,7 @@ class Sandbox:
     def _globalize(self, text: str) -> str:
         for shown, real in self.addresses.items():
             text = text.replace(real, shown)
-            # Inside of an error of the socket, host and port stand apart.
+            # An error of the socket has host and port as a pair.
             text = text.replace(_as_pair(real), _as_pair(shown))
         return text.replace(f"{self.folder}{os.sep}", "")
 

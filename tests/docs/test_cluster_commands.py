@@ -1,4 +1,4 @@
-"""Commands of the pages that need a cluster, given to the real kubectl and helm without one.
+"""Runs the cluster commands of the pages with the real kubectl and helm, without a cluster.
 
 Both look at their command line before they look for a cluster. So a command that ends because nobody answers is a command
 that exists, with options that exist. What Helm would install is rendered as well, with the values that the page sets.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-NOBODY = "http://127.0.0.1:1"
-# What the reader has, and what stands in for it here.
+NO_SERVER = "http://127.0.0.1:1"
+# Files of the reader, and their replacements here.
 STAND_INS = {
     "charts/rrq": str(ROOT / "charts/rrq"),
     "crds/": str(ROOT / "crds"),
@@ -31,7 +31,7 @@ STAND_INS = {
     "pool.yaml": str(ROOT / "examples/pools/smallest.yaml"),
     "values.yaml": str(ROOT / "examples/monitoring/values.yaml"),
 }
-# Of an upgrade alone, or of the wait for it.
+# Options of an upgrade or a wait, which `helm template` does not have.
 NOT_OF_TEMPLATE = {"--reuse-values", "--wait"}
 KUBE_VERSION = "--kube-version=1.34.0"
 
@@ -60,7 +60,7 @@ def run(program: Path, words: Iterable[str], folder: Path) -> tuple[int, str]:
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": "none", "cluster": {"server": NOBODY}}],
+                "clusters": [{"name": "none", "cluster": {"server": NO_SERVER}}],
                 "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}],
                 "users": [{"name": "none", "user": {}}],
                 "current-context": "none",
@@ -126,7 +126,7 @@ def test_helm_has_the_commands_of_the_pages_and_accepts_their_values(tmp_path: P
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="no docker here")
-def test_docker_has_the_commands() -> None:
+def test_docker_has_the_commands_of_the_pages() -> None:
     for words in find_lines("docker"):
         told = subprocess.run(
             [words[0], words[1], "--help"], capture_output=True, text=True, check=False

@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "comparison.md").read_text()
-# At the end of the path: the bench has modules whose names those of the tests must keep.
+# At the end of the path, so that modules of the tests win over modules of the bench with the same name.
 sys.path.append(str(ROOT / "bench"))
 tables: Any = importlib.import_module("comparison_tables")
 

@@ -1,4 +1,4 @@
-"""What is installed is called `rrq-kubernetes`: no file asks for `rrq`, which on PyPI is another project."""
+"""The distribution is `rrq-kubernetes`: no file installs `rrq`, which on PyPI is another project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rrq.version import DISTRIBUTION
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRA = re.compile(re.escape(DISTRIBUTION) + r"\[([a-z,]+)\]")
-# No file is left out: benches and tests install the other project by its version, such as rrq==0.11.1.
+# No file is exempt: benches and tests install the other project by its version, such as rrq==0.11.1.
 OLD_FORM = r"""(^|[^[:alnum:]._-])rrq\[[a-z]|pip install (-[^ ]+ )*['"]?rrq(['" `,.:]|$)"""
 
 

@@ -1,4 +1,4 @@
-"""The built wheel, without and with each extra and beside nothing else, does what README.md says of it."""
+"""The built wheel, without and with each extra in an empty environment, does what README.md promises."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_program_without_its_extra_says_how_to_get_it(
     assert line.endswith(f"Run: pip install 'rrq-kubernetes[{wanted}]'")
 
 
-def test_an_extra_of_the_library_is_named_by_what_needs_it(with_extra: Environments) -> None:
+def test_a_function_that_needs_an_extra_names_it(with_extra: Environments) -> None:
     worker = with_extra("worker")
     (worker.folder / "traced.py").write_text("import rrq.integrations.otel\nfrom shop import settings\n")
     traced = worker.run("rrq", "worker", "run", "--burst", "--settings", "traced.settings")
@@ -194,7 +194,7 @@ def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
 ) -> None:
     installed = install(wheel, tmp_path / "environment", "worker")
     install_wheel(build_other_wheel(tmp_path), installed.folder)
-    # Its own program has the place of ours, and knows nothing of us.
+    # Its program replaces ours, and does not know ours.
     assert output_of(installed.run("rrq", "--version")) == "rrq 0.11.1\n"
     line = refusal_of(installed.run("python", "-m", "rrq", "--version"))
     assert line == refusal_of(installed.run("rrq-operator", "--version"))
@@ -227,7 +227,7 @@ def build_other_wheel(folder: Path) -> Path:
     return folder / "rrq-0.11.1-py3-none-any.whl"
 
 
-def test_the_operator_reaches_for_a_cluster_with_its_extra(with_extra: Environments) -> None:
+def test_the_operator_connects_to_a_cluster_with_its_extra(with_extra: Environments) -> None:
     for command in ("rrq-operator run", "kubectl-rrq top"):
         done = with_extra("operator").run(*command.split())
         assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What docs/reference/keys.md says of keys is what a real Redis holds: names, types, and whether they expire."""
+"""docs/reference/keys.md matches a real Redis: names of keys, types, and whether they expire."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rrq.store import JobStore
 
 POOL = PoolReport("shop/emails", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "idle", 1)
-#: A message is not kept; and to await workers takes a Redis that came back (tests/worker/broker/test_reap_script.py).
+#: A message is not stored, and only a restarted Redis awaits workers (tests/worker/broker/test_reap_script.py).
 NEVER_SEEN = {"rrq:notify", "rrq:workers:awaited"}
-#: Gone before a busy machine looks; that it is on the page is seen below.
+#: It may expire before a busy machine looks; the test below checks that the page has it.
 SELDOM_SEEN = {"rrq:notified:rrq:queue:<queue>"}
-#: Times that the page tells in words, as a fresh key has them.
+#: Lifetimes on the page in words, and in seconds for a fresh key.
 TIMES_SECONDS = {
     "rrq:cancel:<worker_id>": ("a day", 86_400),
     "rrq:control:<worker_id>": ("a minute", 60),
@@ -38,9 +38,9 @@ TIMES_SECONDS = {
     "rrq:dashboard:ended:<role>": ("13 hours", 13 * 3_600),
     "last_process:<unique_key>": ("a minute", 60),
 }
-#: What a loaded machine may take from the birth of a key to the first look at it.
+#: How long a loaded machine may take from writing a key to reading its lifetime.
 LATE_SECONDS = 60
-#: In one go: from one question to the next, keys come to their end.
+#: One script, because keys expire between two calls.
 LOOK = """
 local seen = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -63,7 +63,7 @@ class Seen:
 
 
 def find_pattern(key: str) -> str:
-    """Return the row of the table that a key belongs to: the one that leaves the least open."""
+    """Return the most specific row of the table that matches a key."""
     patterns = [facts.pattern for facts in keys_page.list_keys()]
     fitting = [
         pattern for pattern in patterns if re.fullmatch(re.sub(r"<\w+>", ".+", re.escape(pattern)), key)
@@ -80,7 +80,7 @@ async def look(store: JobStore) -> set[Seen]:
 
 
 async def live_a_little(store: JobStore) -> set[Seen]:
-    """Use every part of the store once, and return all keys that came by."""
+    """Use every part of the store once, and return all keys that it wrote."""
     seen: set[Seen] = set()
     worker = await start_worker(store, "w", pod_uid="pod")
     await worker.claim(wait_ms=60_000)
@@ -92,7 +92,7 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     await store.fire_cron("digest", await now_ms(store) - 1, new_job("tick"), "c.1")
     names = ["tick", "done", "dead", "kept", "unknown"]
     await store.enqueue_jobs([new_job(name, unique_key=f"of-{name}") for name in names[1:]], "e.1")
-    # Before anything else: the token that would wake the worker lies there for five seconds only.
+    # First, because the wake-up token lives for five seconds only.
     seen |= await look(store)
     for name in names:
         await store.watch_job(name, wants_event=True)
@@ -104,7 +104,7 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     seen |= await look(store)
 
     await store.set_limit("function:greet", Limit(concurrency=0), "ada")
-    # A minute long, because what is kept of the starts lives no more than twice that.
+    # A minute, because the record of starts lives for at most twice that.
     await store.set_limit("queue:default", Limit(concurrency=9, rate=9, per_seconds=60), "ada")
     await store.publish_limits("app", {"function:other": Limit(rate=1, per_seconds=60)})
     await store.set_pause("queue:elsewhere", "paused", "ada")
@@ -128,7 +128,7 @@ async def test_keys_in_redis_are_those_of_the_page_with_their_types_and_lifetime
     longest_ms: dict[str, int] = {}
     for one, pattern in seen:
         longest_ms[pattern] = max(longest_ms.get(pattern, -1), one.remaining_ms)
-        # That of a job depends on how far the job has come.
+        # The lifetime of a job depends on its status.
         if pattern != "rrq:job:<job_id>":
             lifetime = facts[pattern].lifetime
             assert one.expires == bool(_EXPIRES.search(lifetime)), (one.key, lifetime)
@@ -146,6 +146,6 @@ def test_every_key_that_a_script_builds_is_on_the_page() -> None:
     assert len(starts) > 20
     patterns = [key.pattern for key in keys_page.list_keys()]
     unknown = {start for start in starts if not any(p.startswith(f"rrq:{start}") for p in patterns)}
-    # The others begin with a name already, such as that of the default queue.
+    # The others start with a full name, such as that of the default queue.
     for start in unknown:
         find_pattern(f"rrq:{start}…")

@@ -1,4 +1,4 @@
-"""Every mistake on docs/mistakes.md is made for real, and answered with the words that the page shows."""
+"""Makes every mistake of docs/mistakes.md, and compares the messages with the page."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 MISTAKES = read_mistakes(PAGE.read_text())
-# What a program says that nobody has prepared; the traceback of a job is shown indented.
+# The traceback of an unhandled error. The traceback of a job is indented.
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def plain_redis() -> Iterator[EmbeddedRedis]:
-    """Keeps jobs on disk and has a limit of memory, so that a check finds nothing else to warn of."""
+    """Has an append-only file and a memory limit, so that `rrq check` has no other warning."""
     with EmbeddedRedis(appendonly=True, extra_args=("--maxmemory", "100mb")) as server:
         yield server
 
@@ -48,7 +48,7 @@ async def sandbox(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Sandbox]:
-    """A folder of the user's own, and the Redis servers that the page speaks of."""
+    """A folder of the user, and the Redis servers of the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("shop", "half"):
@@ -64,7 +64,7 @@ async def sandbox(
 
 
 def _prepare(mistake: Mistake, sandbox: Sandbox, plain_redis: EmbeddedRedis) -> None:
-    """Prepare what the blocks of a section cannot say themselves."""
+    """Prepare what the blocks of a section do not contain."""
     if mistake.title == "Redis may evict jobs":
         with redis.Redis.from_url(plain_redis.dsn) as connection:
             connection.config_set("maxmemory-policy", "allkeys-lru")
@@ -86,7 +86,7 @@ def _as_parameter(mistake: Mistake) -> ParameterSet:
 
 
 @pytest.mark.parametrize("mistake", [_as_parameter(mistake) for mistake in MISTAKES])
-async def test_a_mistake_is_answered_as_the_page_says(
+async def test_a_mistake_gets_the_message_of_the_page(
     mistake: Mistake, sandbox: Sandbox, plain_redis: EmbeddedRedis
 ) -> None:
     _prepare(mistake, sandbox, plain_redis)
@@ -95,10 +95,10 @@ async def test_a_mistake_is_answered_as_the_page_says(
     for block in acts:
         printed = await sandbox.play(block, answer.text)
         assert not _TRACEBACK.search(printed), printed
-    assert is_shown(answer.text, printed), f"the page has\n{answer.text}\nand it says\n{printed}"
+    assert is_shown(answer.text, printed), f"the page has\n{answer.text}\nbut the output is\n{printed}"
 
 
-def test_every_section_shows_a_mistake_and_its_answer() -> None:
+def test_every_section_shows_a_mistake_and_its_message() -> None:
     assert len(MISTAKES) >= 30
     for mistake in MISTAKES:
         assert [block.language for block in mistake.blocks].count("text") == 1, mistake.title
@@ -108,7 +108,7 @@ def test_every_section_shows_a_mistake_and_its_answer() -> None:
     assert len(titles) == len(set(titles))
 
 
-def test_what_the_page_shows_is_compared_line_by_line() -> None:
+def test_messages_are_compared_line_by_line() -> None:
     assert is_shown("… gone in … s.\n", "Usage: x\njob 7 gone in 3 s.\n")
     for other in ("ERROR: gone. And more.\n", "WARNING ERROR: gone.\n", "ERROR:\ngone.\n"):
         assert not is_shown("ERROR: gone.\n", other)

@@ -1,4 +1,4 @@
-"""Commands and files of docs/operations.md and docs/monitoring.md, as far as they need no cluster, on a real Redis."""
+"""Runs the commands of docs/operations.md and docs/monitoring.md that need no cluster, on a real Redis."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ async def fill(dsn: str, jobs: int) -> None:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
-    """A shell for the restore: /srv/restored is a folder of the test, the second server has a port of its own."""
+    """A shell for the restore, with a folder of the test for /srv/restored and a free port for the second server."""
     port = str(find_free_port())
     shell = PageShell(tmp_path, {"/srv/restored": str(tmp_path), "6380": port})
     try:
         yield shell
     finally:
-        # Until none answers: while it writes its first append-only file, a server refuses to go.
+        # Repeat until the server is gone: while it writes its first append-only file, it refuses to shut down.
         shell.run(
             f"while redis-cli -p {port} ping; do redis-cli -p {port} shutdown nosave || sleep 0.1; done"
         )
@@ -84,7 +84,7 @@ async def test_a_copy_is_restored_beside_the_old_server(
 
 @needs_redis_cli
 @pytest.mark.slow
-async def test_what_redis_holds_can_be_asked(
+async def test_the_commands_for_the_memory_of_redis_work(
     tmp_path: Path, own_redis: EmbeddedRedis, make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     await fill(own_redis.dsn, 3)
@@ -97,13 +97,13 @@ async def test_what_redis_holds_can_be_asked(
     assert "mail" in shell.run(block_with("config set maxmemory"))
 
 
-def test_a_page_starts_the_server_of_all_tests_whatever_its_name(tmp_path: Path) -> None:
+def test_a_page_starts_the_server_of_the_tests_whatever_its_name(tmp_path: Path) -> None:
     server = find_redis_server()
     version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
     assert PageShell(tmp_path, {}).run("redis-server --version") == version
 
 
-async def test_commands_for_people_run(redis_dsn: str) -> None:
+async def test_the_rrq_commands_of_the_pages_run(redis_dsn: str) -> None:
     await fill(redis_dsn, 3)
     cli = CommandLine(redis_dsn)
     lines = [
@@ -112,7 +112,7 @@ async def test_commands_for_people_run(redis_dsn: str) -> None:
         for block in find_blocks(page)
         if block.language == "sh"
         for words in find_commands(block.text)
-        # A worker does not end by itself; the tests of `rrq worker run` are elsewhere.
+        # A worker does not exit by itself; other files test `rrq worker run`.
         if words[0] == "rrq" and words[1] != "worker"
     ]
     assert len(lines) >= 7
@@ -134,14 +134,14 @@ def test_redis_with_the_settings_of_the_page_gives_no_warning(tmp_path: Path) ->
     assert '"risks": []' in said
 
 
-def test_addresses_of_the_page_can_be_used() -> None:
+def test_the_addresses_of_the_page_are_valid() -> None:
     urls = block_with("redis+sentinel://").split()
     assert len(urls) == 2
     for url in urls:
         open_redis(RRQSettings(redis_dsn=url))
 
 
-def test_units_start_what_exists_and_wait_for_their_jobs(tmp_path: Path) -> None:
+def test_units_start_existing_commands_and_wait_for_their_jobs(tmp_path: Path) -> None:
     for unit in sorted(UNITS.iterdir()):
         text = unit.read_text()
         (command,) = COMMAND.findall(text)
@@ -150,7 +150,7 @@ def test_units_start_what_exists_and_wait_for_their_jobs(tmp_path: Path) -> None
         assert int(stop_seconds) == int(grace_seconds) + 10, unit.name
     if shutil.which("systemd-analyze") is not None:
         service = tmp_path / "rrq-worker.service"
-        # What only the machine of the reader has: the command.
+        # Replaces the command, which only the machine of the reader has.
         service.write_text((UNITS / service.name).read_text().replace("/opt/shop/venv/bin/rrq", "/bin/true"))
         verify = ["systemd-analyze", "verify", str(service)]
         told = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
@@ -171,7 +171,7 @@ def test_examples_of_pools_and_values_are_accepted() -> None:
 def find_unknown_values(values: Mapping[str, Any], above: str = "") -> list[str]:
     unknown = []
     for name, value in values.items():
-        # Pools have names of their own; what is in them is checked by Helm, and in a manifest by the test above.
+        # Users choose the names of pools; Helm, and the test above, check their content.
         path = f"{above}{name}"
         if not is_value_of_the_chart(path):
             unknown.append(path)
@@ -202,7 +202,7 @@ def _as_meta_label(name: str) -> str:
     return "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", name)
 
 
-def test_expressions_of_the_pages_ask_for_metrics_that_exist() -> None:
+def test_the_queries_of_the_pages_use_existing_metrics() -> None:
     known = set(re.findall(r"`(rrq_\w+)`", (ROOT / "docs/reference/metrics.md").read_text()))
     expressions = [
         block.text for page in find_pages() for block in find_blocks(page) if block.language == "promql"
@@ -212,7 +212,7 @@ def test_expressions_of_the_pages_ask_for_metrics_that_exist() -> None:
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} - known == set()
 
 
-def test_figures_of_memory_are_those_that_were_measured() -> None:
+def test_the_memory_figures_are_those_of_the_benchmark() -> None:
     page = (ROOT / "docs/scaling-out.md").read_text()
     (measured,) = json.loads((ROOT / "bench/results/footprint.json").read_text())
     for name, seen in measured["by_arguments"].items():
@@ -225,7 +225,7 @@ def test_figures_of_memory_are_those_that_were_measured() -> None:
     )
 
 
-def test_opentelemetry_is_switched_on_as_the_page_says() -> None:
+def test_opentelemetry_is_enabled_as_the_page_shows() -> None:
     source = (EXAMPLES / "tracing_otel.py").read_text()
     before = telemetry.get_telemetry()
     try:

@@ -1,7 +1,7 @@
-"""What the pages show can be pasted, and what they name is there: examples, commands, names, files and links.
+"""Examples and commands of the pages can be pasted; names, files and links on them exist.
 
-Examples are files that the tests run, commands are parsed by the real programs. Whether the examples do what the pages say
-is told by tests/worker/test_examples.py and by test_tutorial.py. Each test looks at all pages and lists all that it finds.
+Examples are files that the tests run, and the real programs parse the commands. tests/worker/test_examples.py and
+test_tutorial.py show that the examples do what the pages say. Each test checks all pages and lists all faults.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# What is quoted from a file; everything else is a command (sh) or shown by a program or a person (text).
+# Languages of blocks that quote a file; other blocks are commands (sh) or output (text).
 QUOTED = frozenset({"python", "yaml", "conf", "toml", "ini"})
 LANGUAGES = QUOTED | {"sh", "text", "promql", "json"}
-# Where examples may live. Pages are not among them: a page does not make another one true.
+# Where quoted examples live. Not in pages, because one page does not prove another.
 SOURCES = (
     "examples/**/*.py",
     "examples/**/*.y*ml",
@@ -33,20 +33,20 @@ SOURCES = (
     ".ci/*.yml",
 )
 OUR_PROGRAMS = ("rrq ", "rrq-operator ", "kubectl rrq ", "make ")
-# Deepest indentation at which an example may stand in its file.
+# Deepest indentation of an example in its file.
 DEEPEST = 12
 
 #: Pages with tests of their own, each with its reason.
 ELSEWHERE: dict[str, str] = {
     "docs/mistakes.md": "what people get wrong: its commands fail on purpose, and test_mistakes.py runs them",
 }
-#: Blocks that no file holds, by page and how their first line begins, each with its reason.
+#: Blocks without a file, by page and start of their first line, each with its reason.
 NOT_QUOTED: dict[tuple[str, str], str] = {
     ("README.md", "# shop.py"): "a file that the reader makes; test_readme.py runs it",
     ("README.md", "# enqueue.py"): "a file that the reader makes; test_readme.py runs it",
     ("docs/reference/settings.md", "settings = RRQSettings("): "the line of examples/jobs.py, with a remark",
 }
-#: Pages that have blocks without a language, each with its reason. Their commands are checked all the same.
+#: Pages with blocks without a language, each with its reason. The test checks their commands, too.
 PLAIN_FENCES: dict[str, str] = {
     "README.md": "commands with what they print, in one block",
     "SECURITY.md": "lines for redis-cli, which tests/security reads from the block",
@@ -84,13 +84,13 @@ FILE = re.compile(
     r"|bench|examples)/[\w./-]+"
 )
 VARIABLE = re.compile(r"\bRRQ_[A-Z0-9_]*[A-Z0-9]\b")
-# Settings of these kinds are told from words of other queues and fields of jobs by how they begin.
+# The prefix distinguishes these settings from words of other queues and fields of jobs.
 SETTING = re.compile(
     r"(?:worker|default|redis)_[a-z_]+_(?:seconds|bytes|jobs|limit|threads|concurrency|name|hosts)"
 )
 METRIC = re.compile(r"rrq_[a-z_]+")
 
-#: What looks like a name of ours and is none, each with its reason.
+#: Names that look like ours and are not, each with its reason.
 NOT_OURS = {
     "rrq_jobs": "the counter that is sent to StatsD, which has no page of metrics",
     "rrq_operator": "the package",
@@ -101,7 +101,7 @@ NOT_OURS = {
 }
 _FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
-# The text of a link may go on in the next line, its target may not.
+# The text of a link may continue in the next line, its target may not.
 _LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#* *$", re.MULTILINE)
 
@@ -125,7 +125,7 @@ def _read_sources() -> tuple[str, ...]:
 
 
 def find_faults(block: Block) -> Iterator[str]:
-    """Yield what is wrong with the commands of a block."""
+    """Yield the faults of the commands of a block."""
     is_script = block.language == "sh"
     script = block.text.replace("\n$ ", "\n").removeprefix("$ ")
     commands = find_commands(script) if is_script else _find_our_commands(script)
@@ -142,9 +142,9 @@ def _find_bad(commands: Iterator[list[str]], *, is_whole: bool = True) -> Iterat
 
 
 def _find_our_commands(text: str) -> Iterator[list[str]]:
-    """Yield commands from a block of mixed text: what begins as one of ours does."""
+    """Yield our commands from a block of mixed text."""
     for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
-        # The usage line of a help text is no command, and a column beside commands says what they do.
+        # Skips the usage line of a help text, and a column beside commands that explains them.
         if line.startswith((*OUR_PROGRAMS, "helm ", "kubectl ")) and "[OPTIONS]" not in line:
             yield from split_commands(re.split(r"\s{2,}", line)[0])
 
@@ -194,7 +194,7 @@ def _find_markdown() -> list[str]:
 
 @cache
 def _anchors(page: Path) -> frozenset[str]:
-    """Return what headings are called in links, as GitHub names them."""
+    """Return the anchors of the headings, as GitHub names them."""
     seen: dict[str, int] = {}
     anchors = set()
     for heading in _HEADING.findall(_FENCE.sub("", page.read_text())):
@@ -207,7 +207,7 @@ def _anchors(page: Path) -> frozenset[str]:
 
 
 def find_broken_links(page: Path) -> list[str]:
-    """Return the targets in a page that lead nowhere inside the project."""
+    """Return the link targets of a page that do not exist in the project."""
     text = _INLINE_CODE.sub("code", _FENCE.sub("", page.read_text()))
     broken = []
     for target in _LINK.findall(text):
@@ -223,7 +223,7 @@ def find_broken_links(page: Path) -> list[str]:
     return broken
 
 
-def test_every_block_says_what_it_is_and_every_example_is_part_of_a_file() -> None:
+def test_every_block_has_a_language_and_every_example_is_in_a_file() -> None:
     wrong = []
     for block in BLOCKS:
         known = LANGUAGES | {""} if block.page.startswith(tuple(PLAIN_FENCES)) else LANGUAGES
@@ -246,7 +246,7 @@ def test_every_command_exists_with_its_options_and_files() -> None:
     assert faults == []
 
 
-def test_a_command_that_cannot_work_is_found() -> None:
+def test_a_wrong_command_is_found() -> None:
     missed = []
     for line, expected in BAD_COMMANDS.items():
         (block,) = find_blocks("page.md", f"```sh\n{line}\n```\n")
@@ -270,7 +270,7 @@ def test_every_name_and_variable_in_the_text_exists() -> None:
     assert find_unknown_variables("RRQ_" + "REDIS_DNS=x RRQ_REDIS_DSN=x") == ["RRQ_" + "REDIS_DNS"]
 
 
-def test_every_link_leads_to_a_file_that_is_there_and_to_a_heading_in_it(tmp_path: Path) -> None:
+def test_every_link_leads_to_an_existing_file_and_heading(tmp_path: Path) -> None:
     assert [
         f"{name}: {target}" for name in _find_markdown() for target in find_broken_links(ROOT / name)
     ] == []
@@ -283,7 +283,7 @@ def test_every_link_leads_to_a_file_that_is_there_and_to_a_heading_in_it(tmp_pat
     assert find_broken_links(page) == ["gone.md", "other.md#gone", "#gone"]
 
 
-def test_a_script_is_cut_into_its_commands() -> None:
+def test_a_script_is_split_into_its_commands() -> None:
     script = (
         "A=1 rrq check > out 2>&1 && make demo   # twice\n"
         "password=$(kubectl get secret x | head)\n"

@@ -1,4 +1,4 @@
-"""Owner and registry are named in pyproject.toml; chart and workflow publish and fetch the same names."""
+"""pyproject.toml names owner and registry; chart and workflow use the same names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_repository_of_another_owner_releases_nothing(owner: str, code: int) -
     assert (f"tool.rrq.owner = {OWNER}" in done.stderr) == (code == 1)
 
 
-def test_every_address_of_the_project_is_that_of_its_owner() -> None:
+def test_every_address_of_the_project_names_its_owner() -> None:
     assert REPOSITORY.startswith(f"https://github.com/{OWNER}/")
     assert all(url.startswith(REPOSITORY) for url in PROJECT["project"]["urls"].values())
     chart = read_chart("Chart.yaml")

@@ -1,4 +1,4 @@
-"""The tables of docs/reference say what the code says, of everything that users meet."""
+"""The tables of docs/reference match the code and cover everything that users see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CODE = [reference.ROOT / "worker", reference.ROOT / "operator"]
 
 
-def test_a_page_that_somebody_changed_is_found(tmp_path: Path) -> None:
+def test_a_page_that_was_edited_by_hand_is_found(tmp_path: Path) -> None:
     assert reference.find_outdated(tmp_path) == list(reference.PAGES)
     reference.write_pages(tmp_path)
     assert reference.find_outdated(tmp_path) == []
@@ -47,7 +47,7 @@ def test_settings_that_hold_code_have_no_variable() -> None:
 
 
 def test_lists_and_mappings_are_given_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the page promises, also where entries are objects of ours."""
+    """As the page promises, also for entries that are our objects."""
     monkeypatch.setenv("RRQ_CRON_JOBS", '[{"function_name": "sweep", "schedule": "* * * * *"}]')
     monkeypatch.setenv("RRQ_LIMITS", '{"function:send": {"concurrency": 3}}')
     monkeypatch.setenv("RRQ_EVENT_HANDLERS", '["shop.hooks.Log"]')
@@ -57,7 +57,7 @@ def test_lists_and_mappings_are_given_as_json(monkeypatch: pytest.MonkeyPatch) -
     assert settings.event_handlers == ["shop.hooks.Log"]
 
 
-def test_what_has_no_words_is_refused() -> None:
+def test_an_entry_without_a_description_is_refused() -> None:
     class Incomplete(BaseSettings):
         untold: int = 2
 
@@ -91,7 +91,7 @@ def test_every_variable_on_the_page_of_settings_is_read_somewhere() -> None:
     assert [name for name in settings_page.OTHER_VARIABLES if f'"{name}"' not in code] == []
 
 
-def test_stars_and_angle_brackets_are_shown_as_they_are_meant() -> None:
+def test_stars_and_angle_brackets_are_escaped() -> None:
     rows = dict(
         pool_page.list_rules({"x-kubernetes-validations": [{"message": "such as '*/5 * * * *' or <name>"}]})
     )

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: whole, and readable where there is no network."""
+"""The site of `make docs` is complete and needs no network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.cluster  # not because of Kubernetes: it takes long
-def test_the_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
+def test_the_site_is_complete_and_needs_no_network(tmp_path: Path) -> None:
     site = tmp_path / "site"
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)],
@@ -29,7 +29,7 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
         assert (site / page.relative_to(ROOT).with_name(f"{name}.html")).is_file(), page
     assert find_foreign_loads(site) == []
     assert find_broken_links(site) == []
-    # Code that a page links to can be read there.
+    # The site contains the code that a page links to.
     assert 'href="../examples/jobs.py.html"' in (site / "docs" / "tutorial.html").read_text()
     assert "registry" in (site / "examples" / "jobs.py.html").read_text()
 

@@ -1,4 +1,4 @@
-"""docs/tutorial.md from a Redis to a pool that scales, command by command as the page has them.
+"""Runs docs/tutorial.md command by command, from a Redis to a pool that scales.
 
 `make demo`, with which it begins, is run by tests/operator/local/test_demo.py; its last part, which needs a cluster, is
 what tests/e2e does. The commands of both are looked at by test_pages.py.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PAGE = "docs/tutorial.md"
 START_SECONDS = 60.0
 SHRINK_SECONDS = 90.0
-# The page sleeps for as long as a job takes on a machine with nothing else to do. Here that is until it has ended.
+# The page sleeps for as long as a job takes on an idle machine. The test waits until the job has ended.
 SLEEP_UNTIL_ENDED = """
 sleep() {
     for _ in $(seq 120); do
@@ -52,7 +52,7 @@ def read_steps() -> dict[str, list[Block]]:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
     ports = {"6390": str(find_free_port()), "127.0.0.1:8080": f"127.0.0.1:{find_free_port()}"}
-    # A job that is due in a minute on the page is due in five seconds here, and a pool shrinks after two instead of ten.
+    # Shorter times: a deferred job is due in five seconds, and the pool scales down after two.
     pool, manifest = "examples/pool.yaml", tmp_path / "pool.yaml"
     manifest.write_text((ROOT / pool).read_text().replace("windowSeconds: 10", "windowSeconds: 2"))
     shell = PageShell(tmp_path, {**ports, "--delay 60": "--delay 5", pool: str(manifest)})
@@ -63,7 +63,7 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
 
 
 async def shows(output: Path, lines: str, seconds: float = START_SECONDS) -> None:
-    """Wait until a terminal shows the lines that the page says it does."""
+    """Wait until a terminal shows the lines of the page."""
     await eventually(
         lambda: not find_missing_lines(lines, output.read_text()),
         seconds,
@@ -80,7 +80,7 @@ def outputs(blocks: list[Block]) -> str:
 
 
 async def start_redis(shell: PageShell, steps: dict[str, list[Block]]) -> None:
-    """Step 2: a Redis in a terminal of its own, and the variables of every other one."""
+    """Step 2: a Redis in its own terminal, and the variables of the other terminals."""
     server, variables = scripts(steps["2"])
     await shows(shell.start(server), "Ready to accept connections")
     shell.prelude = variables
@@ -105,7 +105,7 @@ async def test_the_steps_with_a_worker_show_what_the_page_says(shell: PageShell)
     assert shell.press_ctrl_c() == 0
     with_cron, look = scripts(steps["7"])
     await shows(shell.start(with_cron), "Settings examples.jobs.settings from RRQ_SETTINGS.")
-    # That line comes before the schedule: the process that keeps it starts afterwards.
+    # The process with the schedule starts after this line.
     find_ticks = (
         "python -c 'import os, redis; "
         'print(list(redis.Redis.from_url(os.environ["RRQ_REDIS_DSN"]).scan_iter("rrq:cron:*")))\''

@@ -1,4 +1,4 @@
-"""Whether a command that a page shows can be pasted: its options, files, chart values and targets exist.
+"""Checks that a command of a page can be pasted: its options, files, chart values and targets exist.
 
 Our own commands are parsed by the real click commands, without being run. Of foreign ones only what they name of this
 project is looked at.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 CHART = ROOT / "charts" / "rrq"
-#: Programs of others that the pages call.
+#: Other programs that the pages call.
 FOREIGN = frozenset(
     {".", "cat", "curl", "date", "docker", "export", "grep", "gzip", "jq", "kind", "mktemp", "pip", "python"}
     | {"redis-cli", "redis-server", "sed", "sleep", "supervisorctl", "systemctl"}
 )
-# Files that a reader brings along, or that an earlier command of the page writes.
+# Files of the reader, or of an earlier command of the page.
 OF_THE_READER = re.compile(r"^(-|values\.yaml|pool\.yaml|rrq-\*\.tgz|/.*)$")
 _TARGET = re.compile(r"^([\w-]+):", re.MULTILINE)
 _MANIFEST_OPTIONS = ("-f", "--filename")
@@ -38,7 +38,7 @@ _HELM_VALUES_OPTIONS = ("--values", "-f")
 
 
 class BadCommand(Exception):
-    """What a page shows cannot be run; the message says why."""
+    """A command of a page cannot run; the message says why."""
 
 
 def check_command(words: Sequence[str], *, is_whole: bool = True) -> None:
@@ -121,7 +121,7 @@ def is_value_of_the_chart(name: str) -> bool:
     for part in name.split("."):
         key, bracket, _ = part.partition("[")
         if key not in schema.get("properties", {}):
-            # An object without listed properties is handed on to Kubernetes as it is.
+            # The chart passes an object without listed properties to Kubernetes unchanged.
             return schema.get("type") == "object" and "properties" not in schema
         schema = schema["properties"][key]
         if bracket:
@@ -158,7 +158,7 @@ def _check_pip(words: Sequence[str]) -> Iterator[str]:
 
 
 def _values_of(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return what follows these options, as `--option value` or `--option=value`."""
+    """Return the values of these options, as `--option value` or `--option=value`."""
     found = [after for word, after in itertools.pairwise(words) if word in options]
     return found + [
         word.partition("=")[2] for word in words if "=" in word and word.partition("=")[0] in options

@@ -1,4 +1,4 @@
-"""What the pages of the project show: fenced blocks, and the commands in blocks and in running text.
+"""Reads the pages of the project: fenced blocks, and the commands in blocks and in running text.
 
 No shell: a line is cut into words and at pipes, lists and substitutions, which is as much as our pages use.
 """
@@ -22,7 +22,7 @@ _FENCE = re.compile(
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _HEREDOC = re.compile(r"<<-?'?(\w+)'?")
-# Words that end one command of a line and begin another; `(` also comes with `$(…)`.
+# Characters between two commands of a line; `(` also comes with `$(…)`.
 _BETWEEN = frozenset("|;&()")
 _REDIRECTION = frozenset("<>")
 
@@ -65,7 +65,7 @@ def _find_blocks(page: str, text: str) -> tuple[Block, ...]:
 
 
 def find_inline_code(page: str) -> list[str]:
-    """Return what stands in single backticks outside of blocks, on one line each."""
+    """Return the inline code outside of blocks, on one line each."""
     text = _FENCE.sub("", (ROOT / page).read_text())
     return [" ".join(found.split()) for found in _INLINE.findall(text)]
 

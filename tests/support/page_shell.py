@@ -1,4 +1,4 @@
-"""The commands of a page in a real shell: in the clone, with the programs of this environment, on ports of their own."""
+"""Runs the commands of a page in a real shell: in the clone, with the programs of this environment, on free ports."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rrq.embedded import find_redis_server
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Whoever follows the page waits seconds; beside other tests it takes longer.
+# A reader of the page waits for seconds; beside other tests it takes longer.
 COMMANDS_SECONDS = 90.0
 END_SECONDS = 60.0
-# What differs from run to run in the output that a page shows.
+# The parts of the output that differ from run to run.
 _VARIES = [
     (r"rrq_worker_\d+_[0-9a-f]+", r"rrq_worker_\\d+_[0-9a-f]+"),
     (r"\\\(cpuset.*?\\\)", r"\\(.*\\)"),
@@ -42,7 +42,7 @@ def find_missing_lines(shown: str, output: str) -> list[str]:
 
 
 def _as_pattern(line: str) -> str:
-    # Spaces and quotes stay as they are, so that the patterns above can be read.
+    # Spaces and quotes stay unescaped, so that the patterns above stay readable.
     pattern = re.sub(r"([.()\[\]{}+*?|^$\\])", r"\\\1", line.strip())
     for varying, replacement in _VARIES:
         pattern = re.sub(varying, replacement, pattern)
@@ -57,14 +57,14 @@ def find_free_port() -> int:
 
 
 def find_redis_cli() -> Path | None:
-    """Return `redis-cli` or `valkey-cli`, beside the server that all tests use or on PATH; no package carries one."""
+    """Return `redis-cli` or `valkey-cli`, beside the server of the tests or on PATH; no package contains one."""
     path = os.pathsep.join((str(find_redis_server().parent), os.environ.get("PATH", "")))
     found = shutil.which("redis-cli", path=path) or shutil.which("valkey-cli", path=path)
     return Path(found) if found else None
 
 
 class PageShell:
-    """Runs blocks of a page; what a page names and a test must not use is replaced, ports above all."""
+    """Runs blocks of a page, and replaces names that a test must not use, such as ports."""
 
     def __init__(self, folder: Path, replacements: Mapping[str, str]) -> None:
         self._folder = folder
@@ -73,11 +73,11 @@ class PageShell:
         self.prelude = ""
 
     def run(self, script: str, *, cwd: Path = ROOT) -> str:
-        """Run commands one after the other, and return what they wrote; the first that fails fails the test."""
-        # A file, because a pipe stays open as long as something runs on in the background.
+        """Run commands in order and return their output; the first failing one fails the test."""
+        # A file, because a pipe stays open while a background process runs.
         output = self._folder / "commands.out"
         with output.open("wb") as file:
-            # A session of its own, so that what a block started in the background ends with a block that hangs.
+            # A session of its own, so that background processes end with a block that hangs.
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self._prepare(script)],
                 cwd=cwd,
@@ -101,10 +101,10 @@ class PageShell:
         return said
 
     def start(self, script: str) -> Path:
-        """Start commands as in a terminal of their own; returns the file that has their output."""
+        """Start commands as in another terminal; returns the file with their output."""
         output = self._folder / f"terminal-{len(self._started)}.out"
         with output.open("wb") as file:
-            # A session of its own, so that stopping it reaches the command and not only the shell.
+            # A session of its own, so that the signal reaches the command and not only the shell.
             process = subprocess.Popen(
                 ["bash", "-c", self._prepare(script)],
                 cwd=ROOT,
@@ -118,7 +118,7 @@ class PageShell:
         return output
 
     def press_ctrl_c(self) -> int:
-        """Interrupt what was started last, as its terminal would; returns its exit code."""
+        """Interrupt the command that was started last, as its terminal would; returns its exit code."""
         process = self._started.pop()
         os.killpg(process.pid, signal.SIGINT)
         return process.wait(END_SECONDS)
@@ -144,11 +144,11 @@ class PageShell:
             name: value for name, value in os.environ.items() if not name.startswith(("RRQ_", "PYTHONPATH"))
         }
         path = os.pathsep.join((str(self._link_redis()), f"{sys.prefix}/bin", kept["PATH"]))
-        # Logs of processes are cut into whole lines only if they are written at once.
+        # Lines of several processes stay whole only if each is written at once.
         return kept | {"PATH": path, "PYTHONUNBUFFERED": "1"}
 
     def _link_redis(self) -> Path:
-        """Return a folder with the server that all tests use, and its client if there is one, as pages name them."""
+        """Return a folder with the server of the tests, and its client if there is one, under the names of the pages."""
         folder = self._folder / "redis"
         folder.mkdir(exist_ok=True)
         for name, program in (("redis-server", find_redis_server()), ("redis-cli", find_redis_cli())):
