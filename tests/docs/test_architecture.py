@@ -11,10 +11,10 @@ LONGEST_LINES = 40
 MOST_FILES = 14
 
 
-def read_list(name: str) -> list[str]:
-    """Return the files of a list between its two markers."""
-    (found,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
-    return [line.removeprefix("- ") for line in found.splitlines()]
+def read_files(name: str) -> list[str]:
+    """Return the files of the block between two markers: the first word of each line."""
+    (block,) = re.findall(rf"<!-- {name} -->\n```text\n(.*?)```\n<!-- /{name} -->", PAGE, re.DOTALL)
+    return [line.split()[0] for line in block.splitlines()]
 
 
 def test_every_folder_of_the_packages_is_explained() -> None:
@@ -40,7 +40,7 @@ def test_the_glossary_is_short_and_explains_each_term_once() -> None:
 
 
 def test_the_two_paths_are_short_lists_of_files_that_exist() -> None:
-    for name in ("job path", "pool path"):
-        files = read_list(name)
+    for name, package in (("job path", "worker/rrq"), ("pool path", "operator/rrq_operator")):
+        files = read_files(name)
         assert 0 < len(files) <= MOST_FILES, name
-        assert [file for file in files if not (ROOT / file).is_file()] == []
+        assert [file for file in files if not (ROOT / package / file).is_file()] == []

@@ -99,6 +99,9 @@ NOT_OURS = {
     "rrq_pod": "a contender of the benchmarks",
     "rrq_0_7_workers": "a field of rrq check --json",
 }
+# A log message is a text without values; three words are not yet a command or an option.
+_MESSAGE = re.compile(r"[A-Z]?[a-z]+(?:,? [a-z]+){2,}(?: …)?")
+_PROGRAMS = (*OUR_PROGRAMS, "kubectl ", "helm ", "pip ", "docker ", "python ")
 _FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
 # The text of a link may continue in the next line, its target may not.
@@ -268,6 +271,33 @@ def test_every_name_and_variable_in_the_text_exists() -> None:
     assert [name for text in names for name in find_unknown_names(text)] == names
     # In two parts, because this file is code as well.
     assert find_unknown_variables("RRQ_" + "REDIS_DNS=x RRQ_REDIS_DSN=x") == ["RRQ_" + "REDIS_DNS"]
+
+
+def find_quoted_messages(page: str) -> Iterator[str]:
+    """Yield what a page quotes from a log or a dashboard: inline code that is a sentence, patterns of grep, italics."""
+    for code in find_inline_code(page):
+        if _MESSAGE.fullmatch(code) and not code.startswith(_PROGRAMS):
+            yield code.removesuffix(" …")
+    if page.startswith("docs/runbooks/"):
+        text = (ROOT / page).read_text()
+        for pattern in re.findall(r"\| grep (?:-E )?'([^']+)'", text):
+            yield from (part for part in pattern.split("|") if " " in part)
+        yield from re.findall(r"(?<![*\w])\*([^*\n]+)\*(?!\*)", _FENCE.sub("", text))
+
+
+@cache
+def _read_strings() -> str:
+    """Return the code of both packages with strings on several lines joined, and the Grafana dashboard."""
+    code = "\n".join(
+        path.read_text() for top in ("worker", "operator") for path in (ROOT / top).rglob("*.py")
+    )
+    return re.sub(r'"\s*\n\s*f?"', "", code) + (ROOT / "charts/rrq/dashboards/rrq.json").read_text()
+
+
+def test_messages_that_the_pages_quote_are_those_of_the_code() -> None:
+    quoted = {(page, message) for page in PAGES for message in find_quoted_messages(page)}
+    assert len(quoted) > 30
+    assert sorted(f"{page}: {message}" for page, message in quoted if message not in _read_strings()) == []
 
 
 def test_every_link_leads_to_an_existing_file_and_heading(tmp_path: Path) -> None:
