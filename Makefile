@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready ## Watch a pool grow from nothing, do a wave of jobs, and go (a minute)
+demo: $(VENV)/.ready ## Watch a pool scale up for a wave of jobs and back to zero (a minute)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 check: static ## Format, lint, types, import contracts and the fast tests

@@ -70,7 +70,7 @@ settings = RRQSettings(
 )
 
 
-# What a producer may ask for
+# Producer options
 
 
 async def order_receipt(client: RRQClient, order: int) -> Job | None:
