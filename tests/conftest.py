@@ -23,7 +23,7 @@ from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
-from tier_report import REPORT_VARIABLE
+from tier_report import REPORT_VARIABLE, STEP_VARIABLE
 from tier_summary import ON_DEMAND, TierSummary
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
     # Taken out, so that tests which run pytest themselves add nothing to the report of this run.
-    config.stash[_summary] = TierSummary(os.environ.pop(REPORT_VARIABLE, None))
+    config.stash[_summary] = TierSummary(
+        os.environ.pop(REPORT_VARIABLE, None), os.environ.pop(STEP_VARIABLE, None)
+    )
     config.pluginmanager.register(config.stash[_summary])
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
     for name in [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tier_report import append_lines
+from tier_report import append_lines, describe_not_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -30,11 +30,15 @@ def tier_of(marks: Iterable[str]) -> str:
 
 
 class TierSummary:
-    """A pytest plugin; `servers_used` is filled by who starts them, `report` is the file of `tier_report`."""
+    """A pytest plugin; `servers_used` is filled by who starts them, `report` is the file of `tier_report`.
 
-    def __init__(self, report: str | None = None) -> None:
+    `step` is the step of make that these tests are: with none run, the step is not run.
+    """
+
+    def __init__(self, report: str | None = None, step: str | None = None) -> None:
         self.servers_used: set[str] = set()
         self._report = report
+        self._step = step
         self._run: Counter[str] = Counter()
         self._failed: dict[str, str] = {}  # tiers by test, which may fail in several phases
         self._skipped: Counter[tuple[str, str]] = Counter()
@@ -79,7 +83,16 @@ class TierSummary:
         lines = self.build_lines()
         for line in lines:
             terminalreporter.write_line(line)
-        append_lines(lines, self._report)
+        append_lines([*lines, *self._describe_step()], self._report)
+
+    def _describe_step(self) -> list[str]:
+        """Return why this step of make ran no test, in one line: the reason of most of its tests."""
+        if self._step is None or self._run or self._failed or not self._skipped:
+            return []
+        reasons: Counter[str] = Counter()
+        for (_, reason), tests in self._skipped.items():
+            reasons[reason] += tests
+        return [describe_not_run(self._step, reasons.most_common(1)[0][0])]
 
     def build_lines(self) -> list[str]:
         skipped = [
