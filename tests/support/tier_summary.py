@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 # The last mark that a test has says where it belongs: what needs a cluster is slow as well.
-TIERS: Final = ("fast", "slow", "cluster", "e2e", "docker")
+TIERS: Final = ("fast", "slow", "browser", "cluster", "e2e", "docker")
+RUN_BY: Final = {
+    **dict.fromkeys(("fast", "slow"), "make test"),
+    **dict.fromkeys(("browser", "cluster"), "make test-cluster"),
+    "e2e": "make e2e",
+    "docker": "make images-test",
+}
 # What builds images or runs pods takes minutes and more than this repository, so that one has to ask for it.
-ON_DEMAND: Final = {"docker": "make images-test", "e2e": "make e2e"}
+ON_DEMAND: Final = ("docker", "e2e")
 _OUTPUT: Final = "rrq_tiers"
 _TIER: Final = "tier"
 
@@ -100,7 +106,7 @@ class TierSummary:
             for (tier, reason), tests in sorted(self._skipped.items())
         ]
         left_out = [
-            f"{tier} ({_count(self._left_out[tier])}, {_why_left_out(tier)})"
+            f"{tier} ({_count(self._left_out[tier])}, run by {RUN_BY[tier]})"
             for tier in TIERS
             if self._left_out[tier]
         ]
@@ -120,7 +126,3 @@ def _list_tiers(counts: Counter[str]) -> str:
 
 def _count(tests: int) -> str:
     return f"{tests} test{'' if tests == 1 else 's'}"
-
-
-def _why_left_out(tier: str) -> str:
-    return f"run by {ON_DEMAND[tier]}" if tier in ON_DEMAND else "not chosen"

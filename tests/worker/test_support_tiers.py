@@ -26,6 +26,9 @@ def test_fails(broken): assert False
 def test_cluster(): pytest.skip("no Kubernetes here")
 @pytest.mark.docker
 def test_docker(): pass
+@pytest.mark.slow
+@pytest.mark.browser
+def test_browser(): pass
 @pytest.mark.xdist_group("site")
 @pytest.mark.parametrize("number", range(6))
 def test_grouped(number): print("in", os.environ.get("PYTEST_XDIST_WORKER"))
@@ -48,7 +51,18 @@ def run_tests(folder: Path, *options: str, passes: bool = False, **environment: 
         str(ROOT / "pyproject.toml"),
     ]
     done = subprocess.run(
-        [*command, "--rootdir", str(folder), "-n", "2", "-rP", "-m", "not docker", *options, str(folder)],
+        [
+            *command,
+            "--rootdir",
+            str(folder),
+            "-n",
+            "2",
+            "-rP",
+            "-m",
+            "not docker and not browser",
+            *options,
+            str(folder),
+        ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
         capture_output=True,
@@ -144,7 +158,7 @@ def test_a_run_in_two_processes_and_its_report_name_what_ran_and_what_did_not(tm
         "all together:",
         "  steps: tests FAILED, stories not run",
         "  tests skipped: cluster (1 test): no Kubernetes here",
-        "  tiers left out: docker (1 test, run by make images-test)",
+        "  tiers left out: browser (1 test, run by make test-cluster), docker (1 test, run by make images-test)",
         "  tests failed: slow (1 test)",
     ]
     assert last.startswith("  tiers run: fast (8 tests), slow (1 test); server: ")
