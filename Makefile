@@ -41,13 +41,14 @@ test-pythons: ## Run the fast tests on Python 3.11 to 3.14, unpacked from Debian
 
 # What pyproject.toml says is enough has to be enough: the oldest version of each package that it names.
 LOWEST := .cache/lowest
-test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows
-	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV)
-	@set -e; export UV_PYTHON=$(LOWEST)/bin/python; uv=$(LOWEST)/bin/uv; \
+test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows, on Python 3.11
+	@set -e; python=$$($(PYTHON) tools/pythons.py --lowest) || { [ $$? -eq $(NOT_HERE) ]; exit; }; \
+	rm -rf $(LOWEST); "$$python" -m venv $(LOWEST); $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV); \
+	export UV_PYTHON=$(LOWEST)/bin/python; uv=$(LOWEST)/bin/uv; \
 	$$uv pip install -q --require-hashes -r requirements/dev.lock; \
 	$$uv pip compile -q --resolution lowest-direct --all-extras --output-file $(LOWEST)/lowest.txt pyproject.toml; \
 	$$uv pip install -q --no-deps -r $(LOWEST)/lowest.txt; \
-	$$uv pip install -q --no-deps --no-build-isolation -e .
+	$$uv pip install -q --no-deps --no-build-isolation -e .; \
 	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)" $(ARGS)
 
 test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store on Redis 6.2, the oldest that is supported
