@@ -163,14 +163,26 @@ soak-nightly: $(VENV)/.ready ## The same for ten minutes
 audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every locked version
 	@$(TOOLS)/audit.py
 
-# A service that cannot be reached, or does not know every version, is reported and stops nothing.
-nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, other versions, the model at length, ten minutes each of soak and chaos
+NIGHTLY_STEPS := audit lowest pythons vendor-tracers soak nightly-chaos model
+nightly: $(VENV)/.ready ## What takes too long for every change: audit, other versions, the model at length, ten minutes each of soak and chaos
+	@$(call run-steps,$(NIGHTLY_STEPS))
+
+.PHONY: $(NIGHTLY_STEPS:%=test-%)
+# A service that cannot be reached, or does not know every version, is reported and is no failure.
+test-audit: $(VENV)/.ready .venv-tools/.ready
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
-	@$(MAKE) --no-print-directory test-lowest
-	@$(MAKE) --no-print-directory test-pythons
+NOT_KNOWN := 3
+
+test-vendor-tracers: $(VENV)/.ready
 	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/test_vendor_tracers.py
+
+test-soak: $(VENV)/.ready
 	@$(SOAK) --seconds 600
+
+test-nightly-chaos: $(VENV)/.ready
 	@$(CHAOS) --seconds 600 --faults 200
+
+test-model: $(VENV)/.ready
 	@MODEL_EXAMPLES=5000 $(BIN)/python $(PYTEST) -n $(PROCESSES) tests/worker/model
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
@@ -206,9 +218,8 @@ CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
 STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
-# What cluster_choice.py ends with where no cluster can be had, and audit.py where the service cannot tell.
+# What cluster_choice.py and pythons.py --lowest end with where theirs cannot be had.
 NOT_HERE  := 3
-NOT_KNOWN := 3
 
 # For instance ARGS="-k burst -x".
 e2e: $(VENV)/.ready ## Run the user stories on a real Kubernetes with real pods (8 min, and 20 more the first time)
