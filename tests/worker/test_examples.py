@@ -1,4 +1,4 @@
-"""The examples that people copy run. That the pages quote them as they are is shown by tests/docs/test_examples.py."""
+"""The examples that people copy run. That the pages quote them as they are is shown by tests/docs/test_pages.py."""
 
 from __future__ import annotations
 
