@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 
+from clone import search_files
 from doc_pages import ROOT
 from rrq.version import DISTRIBUTION
 
@@ -15,22 +15,13 @@ EXTRA = re.compile(re.escape(DISTRIBUTION) + r"\[([a-z,]+)\]")
 OLD_FORM = r"""(^|[^[:alnum:]._-])rrq\[[a-z]|pip install (-[^ ]+ )*['"]?rrq(['" `,.:]|$)"""
 
 
-def search_tracked_files(pattern: str) -> list[str]:
-    done = subprocess.run(
-        ["git", "grep", "--untracked", "-nIE", pattern],
-        cwd=ROOT, check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
-    return done.stdout.splitlines()
-
-
 def test_no_file_installs_the_distribution_of_another_project() -> None:
-    assert search_tracked_files(OLD_FORM) == []
+    assert search_files(OLD_FORM) == []
 
 
 def test_extras_that_files_name_exist_and_the_readme_names_all() -> None:
     extras = PROJECT["optional-dependencies"].keys()
-    found = {extra for line in search_tracked_files(EXTRA.pattern) for extra in EXTRA.findall(line)}
+    found = {extra for line in search_files(EXTRA.pattern) for extra in EXTRA.findall(line)}
     assert {extra for together in found for extra in together.split(",")} <= extras
     assert set(EXTRA.findall((ROOT / "README.md").read_text())) == extras
 

@@ -7,12 +7,12 @@ is told by tests/worker/test_examples.py and by test_tutorial.py. Each test look
 from __future__ import annotations
 
 import re
-import subprocess
 import textwrap
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from clone import list_files
 from doc_commands import BadCommand, check_command
 from doc_pages import ROOT, Block, find_blocks, find_commands, find_inline_code, find_pages, split_commands
 from rrq import RRQSettings
@@ -183,14 +183,6 @@ def find_unknown_variables(text: str) -> list[str]:
     ]
 
 
-def _find_markdown() -> list[str]:
-    found = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return sorted(found.stdout.splitlines())
-
-
 @cache
 def _anchors(page: Path) -> frozenset[str]:
     """Return what headings are called in links, as GitHub names them."""
@@ -271,7 +263,7 @@ def test_every_name_and_variable_in_the_text_exists() -> None:
 
 def test_every_link_leads_to_a_file_that_is_there_and_to_a_heading_in_it(tmp_path: Path) -> None:
     assert [
-        f"{name}: {target}" for name in _find_markdown() for target in find_broken_links(ROOT / name)
+        f"{name}: {target}" for name in list_files("*.md") for target in find_broken_links(ROOT / name)
     ] == []
     page = tmp_path / "page.md"
     (tmp_path / "other.md").write_text("# What `rrq` does\n")
