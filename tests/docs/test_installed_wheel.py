@@ -154,6 +154,11 @@ def test_an_extra_of_the_library_is_named_by_what_needs_it(with_extra: Environme
     )
     (line,) = exporter.stderr.splitlines()
     assert line.endswith("Run: pip install 'rrq-kubernetes[worker]'")
+    imported = with_extra(None).python("import rrq.exporters.prometheus")
+    assert imported.stderr.splitlines()[-1] == (
+        "ImportError: Metrics for Prometheus need the package prometheus-client. "
+        "Run: pip install 'rrq-kubernetes[worker]'"
+    )
 
 
 @pytest.mark.parametrize(
