@@ -215,6 +215,22 @@ def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
     assert shown.stderr == ""
 
 
+def test_a_program_without_its_extra_tells_of_the_other_distribution(wheel: Path, tmp_path: Path) -> None:
+    installed = install(wheel, tmp_path / "environment", None)
+    (packages,) = installed.folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(
+        build_other_wheel(tmp_path)
+    ) as other:  # as installed first: ours has its files overwritten
+        other.extract("rrq-0.11.1.dist-info/METADATA", packages)
+    shown = installed.run("rrq", "--version")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    missing, warning = shown.stderr.splitlines()
+    assert missing.endswith("Run: pip install 'rrq-kubernetes[worker]'")
+    assert warning.startswith(
+        "WARNING: The distribution rrq 0.11.1, another project, is installed beside rrq-kubernetes"
+    )
+
+
 def build_other_wheel(folder: Path) -> Path:
     """Build a wheel with the name, the package and the program of the other project."""
     files = {
