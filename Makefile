@@ -103,7 +103,9 @@ test-images: images-test
 test-long-chaos: $(VENV)/.ready
 	@$(CHAOS) --seed $(CHANGE_SEED)
 
+# Where each ran on a machine of its own, DATA names what they measured.
 coverage: $(VENV)/.ready ## Demand 90 % of branches over what make test and make test-cluster ran
+	$(if $(DATA),$(BIN)/coverage combine -q $(DATA))
 	$(BIN)/coverage report --include='worker/*'; status=$$?; \
 	$(BIN)/coverage report --include='operator/*' && exit $$status
 
