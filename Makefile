@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: cluster-build cluster-up cluster-down chart-docs reference docs dashboard-screenshots clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## Watch a pool scale up for a wave of jobs and back to zero (a minute)
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -41,19 +41,18 @@ test-pythons: ## Run the fast tests on Python 3.11 to 3.14, unpacked from Debian
 
 # What pyproject.toml says is enough has to be enough: the oldest version of each package that it names.
 LOWEST := .cache/lowest
-test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows
-	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV)
-	@set -e; export UV_PYTHON=$(LOWEST)/bin/python; uv=$(LOWEST)/bin/uv; \
+test-lowest: | python-is-fit ## Run the fast tests with the oldest versions of packages that pyproject.toml allows, on Python 3.11
+	@set -e; python=$$($(PYTHON) tools/pythons.py --lowest) || { [ $$? -eq $(NOT_HERE) ]; exit; }; \
+	rm -rf $(LOWEST); "$$python" -m venv $(LOWEST); $(LOWEST)/bin/pip install -q --disable-pip-version-check $(UV); \
+	export UV_PYTHON=$(LOWEST)/bin/python; uv=$(LOWEST)/bin/uv; \
 	$$uv pip install -q --require-hashes -r requirements/dev.lock; \
 	$$uv pip compile -q --resolution lowest-direct --all-extras --output-file $(LOWEST)/lowest.txt pyproject.toml; \
 	$$uv pip install -q --no-deps -r $(LOWEST)/lowest.txt; \
-	$$uv pip install -q --no-deps --no-build-isolation -e .
+	$$uv pip install -q --no-deps --no-build-isolation -e .; \
 	$(LOWEST)/bin/python $(PYTEST) -n $(PROCESSES) -m "not slow and $(ALONE)" $(ARGS)
 
 test-oldest-redis: $(VENV)/.ready ## Run every script and the tests of the store on Redis 6.2, the oldest that is supported
-	@$(BIN)/python tools/oldest_redis.py $(BIN)/python $(PYTEST) -n $(PROCESSES) $(ON_OLDEST) $(ARGS); status=$$?; \
-	[ $$status -eq $(NOT_HERE) ] || exit $$status; \
-	$(TIERS) note oldest-redis "Redis 6.2 cannot be had here; its step says why."
+	@$(BIN)/python tools/oldest_redis.py $(BIN)/python $(PYTEST) -n $(PROCESSES) $(ON_OLDEST) $(ARGS)
 ON_OLDEST := tests/worker/broker/model tests/worker/broker/test_*script*.py tests/worker/broker/test_store.py tests/worker/broker/test_durability.py \
     tests/worker/broker/test_atomic_operations.py tests/worker/broker/test_redis_cluster.py tests/worker/broker/test_deployments.py
 
@@ -61,7 +60,7 @@ ON_OLDEST := tests/worker/broker/model tests/worker/broker/test_*script*.py test
 # host, and why.
 run-steps = report=$$(mktemp) && trap 'rm -f "$$report"' EXIT && export TIER_REPORT="$$report" && status=0 && \
 	for step in $(1); do \
-	    if $(MAKE) --no-print-directory test-$$step; then outcome=passed; else outcome=FAILED; status=1; fi; \
+	    if TIER_STEP=$$step $(MAKE) --no-print-directory test-$$step; then outcome=passed; else outcome=FAILED; status=1; fi; \
 	    set -- "$$@" "$$step=$$outcome"; \
 	done; $(TIERS) tell "$$@"; exit $$status
 
@@ -104,13 +103,16 @@ test-images: images-test
 test-long-chaos: $(VENV)/.ready
 	@$(CHAOS) --seed $(CHANGE_SEED)
 
+# Where each ran on a machine of its own, DATA names what they measured.
 coverage: $(VENV)/.ready ## Demand 90 % of branches over what make test and make test-cluster ran
+	$(if $(DATA),$(BIN)/coverage combine -q $(DATA))
 	$(BIN)/coverage report --include='worker/*'; status=$$?; \
 	$(BIN)/coverage report --include='operator/*' && exit $$status
 
-# Both at once, as either keeps one processor busy.
+# Both at once, as either keeps one processor busy. The make of macOS, 3.81, mixes what they say.
+IN_ORDER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 static: $(VENV)/.ready
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static-types static-rest
+	@$(MAKE) --no-print-directory --jobs=2 $(IN_ORDER) static-types static-rest
 
 .PHONY: static-types static-rest
 static-types:
@@ -163,14 +165,26 @@ soak-nightly: $(VENV)/.ready ## The same for ten minutes
 audit: $(VENV)/.ready .venv-tools/.ready ## Ask PyPI what is known against every locked version
 	@$(TOOLS)/audit.py
 
-# A service that cannot be reached, or does not know every version, is reported and stops nothing.
-nightly: $(VENV)/.ready .venv-tools/.ready ## What takes too long for every change: audit, other versions, the model at length, ten minutes each of soak and chaos
+NIGHTLY_STEPS := audit lowest pythons vendor-tracers soak nightly-chaos model
+nightly: $(VENV)/.ready ## What takes too long for every change: audit, other versions, the model at length, ten minutes each of soak and chaos
+	@$(call run-steps,$(NIGHTLY_STEPS))
+
+.PHONY: $(NIGHTLY_STEPS:%=test-%)
+# A service that cannot be reached, or does not know every version, is reported and is no failure.
+test-audit: $(VENV)/.ready .venv-tools/.ready
 	@$(TOOLS)/audit.py || [ $$? -eq $(NOT_KNOWN) ]
-	@$(MAKE) --no-print-directory test-lowest
-	@$(MAKE) --no-print-directory test-pythons
+NOT_KNOWN := 3
+
+test-vendor-tracers: $(VENV)/.ready
 	RRQ_VENDOR_TRACERS=1 $(BIN)/pytest -q tests/worker/integrations/test_vendor_tracers.py
+
+test-soak: $(VENV)/.ready
 	@$(SOAK) --seconds 600
+
+test-nightly-chaos: $(VENV)/.ready
 	@$(CHAOS) --seconds 600 --faults 200
+
+test-model: $(VENV)/.ready
 	@MODEL_EXAMPLES=5000 $(BIN)/python $(PYTEST) -n $(PROCESSES) tests/worker/broker/model
 
 # ARGS goes to docker build, for instance ARGS="--build-arg BASE=python:3.12-slim"; TAG names the result.
@@ -196,8 +210,7 @@ release: $(VENV)/.ready .venv-tools/.ready ## Make wheel, sdist, chart, images, 
 
 TOOLS    := PYTHONPATH=tools $(BIN)/python tools
 RUN_HERE := PYTHONPATH=tools:tests/support:tests/e2e/cluster $(BIN)/python
-SUPPORT  := $(RUN_HERE) tests/support
-TIERS    := $(SUPPORT)/tier_report.py
+TIERS    := $(TOOLS)/tier_report.py
 CHAOS    := PYTHONPATH=tools:tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
 # Other faults for every change, and the same ones for whoever looks at that change again.
 CHANGE_SEED = $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 7)))
@@ -207,9 +220,8 @@ CLUSTER  := $(RUN_HERE) tests/e2e/cluster
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
 STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
-# What cluster_choice.py and oldest_redis.py end with where theirs cannot be had, and audit.py where the service cannot tell.
+# What cluster_choice.py and pythons.py --lowest end with where theirs cannot be had.
 NOT_HERE  := 3
-NOT_KNOWN := 3
 
 # For instance ARGS="-k burst -x".
 e2e: $(VENV)/.ready ## Run the user stories on a real Kubernetes with real pods (8 min, and 20 more the first time)

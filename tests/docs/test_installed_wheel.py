@@ -154,6 +154,11 @@ def test_a_function_that_needs_an_extra_names_it(with_extra: Environments) -> No
     )
     (line,) = exporter.stderr.splitlines()
     assert line.endswith("Run: pip install 'rrq-kubernetes[worker]'")
+    imported = with_extra(None).python("import rrq.exporters.prometheus")
+    assert imported.stderr.splitlines()[-1] == (
+        "ImportError: Metrics for Prometheus need the package prometheus-client. "
+        "Run: pip install 'rrq-kubernetes[worker]'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +213,22 @@ def test_files_that_another_distribution_overwrote_come_back_as_the_error_says(
     shown = installed.run("rrq", "--version")
     assert output_of(shown).startswith("rrq, version ")
     assert shown.stderr == ""
+
+
+def test_a_program_without_its_extra_tells_of_the_other_distribution(wheel: Path, tmp_path: Path) -> None:
+    installed = install(wheel, tmp_path / "environment", None)
+    (packages,) = installed.folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(
+        build_other_wheel(tmp_path)
+    ) as other:  # as installed first: ours has its files overwritten
+        other.extract("rrq-0.11.1.dist-info/METADATA", packages)
+    shown = installed.run("rrq", "--version")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    missing, warning = shown.stderr.splitlines()
+    assert missing.endswith("Run: pip install 'rrq-kubernetes[worker]'")
+    assert warning.startswith(
+        "WARNING: The distribution rrq 0.11.1, another project, is installed beside rrq-kubernetes"
+    )
 
 
 def build_other_wheel(folder: Path) -> Path:

@@ -7,12 +7,12 @@ test_tutorial.py show that the examples do what the pages say. Each test checks 
 from __future__ import annotations
 
 import re
-import subprocess
 import textwrap
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from clone import list_files
 from doc_commands import BadCommand, check_command
 from doc_pages import ROOT, Block, find_blocks, find_commands, find_inline_code, find_pages, split_commands
 from rrq import RRQSettings
@@ -187,14 +187,6 @@ def find_unknown_variables(text: str) -> list[str]:
     ]
 
 
-def _find_markdown() -> list[str]:
-    found = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return sorted(found.stdout.splitlines())
-
-
 @cache
 def _anchors(page: Path) -> frozenset[str]:
     """Return the anchors of the headings, as GitHub names them."""
@@ -302,7 +294,7 @@ def test_messages_that_the_pages_quote_are_those_of_the_code() -> None:
 
 def test_every_link_leads_to_an_existing_file_and_heading(tmp_path: Path) -> None:
     assert [
-        f"{name}: {target}" for name in _find_markdown() for target in find_broken_links(ROOT / name)
+        f"{name}: {target}" for name in list_files("*.md") for target in find_broken_links(ROOT / name)
     ] == []
     page = tmp_path / "page.md"
     (tmp_path / "other.md").write_text("# What `rrq` does\n")

@@ -61,7 +61,7 @@ def test_changes_nights_and_releases_have_a_workflow() -> None:
     assert called == {
         "nightly": ["nightly", "chaos", "kind-test"],
         "release": ["release"],
-        "test": ["test", "test-lowest", "test-cluster"],
+        "test": ["test", "test-lowest", "test-cluster", "coverage"],
     }
 
 
@@ -99,6 +99,22 @@ def test_every_supported_python_is_tested_and_only_the_next_one_may_fail() -> No
     job = read(ROOT / ".github" / "workflows" / "test.yml")["jobs"]["test"]
     assert job["strategy"]["matrix"]["python"] == [*supported, NEXT_PYTHON]
     assert job["continue-on-error"] == f"${{{{ matrix.python == '{NEXT_PYTHON}' }}}}"
+
+
+def test_coverage_is_demanded_over_what_the_fast_and_the_long_tests_ran_on_one_python() -> None:
+    jobs = read(ROOT / ".github" / "workflows" / "test.yml")["jobs"]
+    kept = {}
+    for name, job in jobs.items():
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/upload-artifact@"):
+                kept[name] = step["with"]["name"], step["with"]["path"], step.get("if")
+    assert kept == {
+        "test": ("coverage-test", ".coverage", "matrix.python == '3.11'"),
+        "cluster": ("coverage-cluster", ".coverage", None),
+    }
+    assert jobs["coverage"]["needs"] == [*kept]
+    pythons = {jobs[name]["steps"][1]["with"]["python-version"] for name in ("cluster", "coverage")}
+    assert pythons == {"3.11"}
 
 
 def test_the_control_plane_finds_the_etcd_that_only_root_may_install() -> None:

@@ -27,6 +27,7 @@ from rrq.client import RRQClient
 from rrq.embedded import EmbeddedRedis
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
+from running import end
 
 WORKERS = 2
 CONCURRENCY = 10
@@ -108,9 +109,7 @@ class Soak:
             await asyncio.sleep(max(0.0, next_at - time.monotonic()))
             if producing.done():
                 break
-        producing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await producing
+        await end(producing)
         self.report.jobs = load.jobs
         await self._judge()
 

@@ -93,6 +93,7 @@ def find_growing(leftovers: list[Leftover]) -> list[Leftover]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # its waits alone may take three minutes on a busy machine
 async def test_thousands_of_jobs_of_every_kind_leave_nothing_behind(
     own_redis: EmbeddedRedis, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from chart_package import (
     package_chart,
     read_archive,
 )
+from clone import list_files
 from rrq.version import __version__
 
 EPOCH = 1_700_000_000
@@ -69,10 +70,7 @@ def test_the_archive_has_every_file_of_the_chart_and_nothing_else(copy: Path, tm
     (copy / "templates" / "old.yaml.orig").write_text("left by a merge")
     archive = package_chart(tmp_path, EPOCH, helm=None, folder=copy)
     assert archive.name == f"rrq-{chart_version(__version__)}.tgz"
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=CHART, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
+    tracked = list_files(folder=CHART)
     packed = read_archive(archive)
     assert sorted(packed) == sorted(tracked)
     assert packed == {name: (CHART / name).read_bytes() for name in tracked}

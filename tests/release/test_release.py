@@ -21,6 +21,7 @@ import audit
 import provenance
 import release
 from chart_package import chart_version
+from clone import list_files, require_clone
 from release import DISTRIBUTION, CannotRelease, Tree, build_distributions, refuse_unfit, refuse_wrong_tag
 from rrq.version import __version__
 
@@ -112,11 +113,12 @@ def test_an_audit_calls_clean_only_what_the_service_knows(
 
 @pytest.fixture(scope="module")
 def tree() -> Tree:
+    require_clone()
     return release.read_tree(ROOT)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A snapshot of this tree, without images, beside what an earlier release and others left."""
     folder = tmp_path_factory.mktemp("dist")
     for left in ("rrq-0.9.0-py3-none-any.whl", "soak.md", "rrq-worker.cdx.json"):
@@ -182,10 +184,7 @@ def test_everything_in_the_two_packages_is_in_the_wheel(made: Path) -> None:
     (wheel,) = made.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "worker/rrq", "operator/rrq_operator"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
+    tracked = list_files("worker/rrq", "operator/rrq_operator")
     assert packed == {name.partition("/")[2] for name in tracked if (ROOT / name).exists()}
 
 

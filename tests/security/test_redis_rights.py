@@ -27,6 +27,7 @@ from rrq_operator.cluster.redis_sources import RedisIdentity
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.publishing import Publication
 from rrq_operator.redis.queues import RedisQueues
+from running import end
 from uncounted import UNCOUNTED
 from waiting import eventually
 
@@ -268,8 +269,7 @@ async def test_an_operator_may_do_what_operators_do(server: EmbeddedRedis) -> No
         soon_ms = int(soon.timestamp() * 1000)
         assert await queues.fire_cron(soon_ms + 1_000) == []  # still ahead by the clock of Redis
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        await end(listening)
         await queues.aclose()
         await producer.close()
     assert refusals(server) == set()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fake_kubelet import FakeKubelet, PodBehaviour
 from fake_pod_status import build_finished, build_restarted, build_running
 from kubernetes_client import open_client
+from running import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -102,10 +103,7 @@ class FakeNode:
                 await self._kubelet.unregister()
 
     async def _fall_silent(self) -> None:
-        self._work.cancel()
-        await asyncio.wait([self._work])
-        if not self._work.cancelled():
-            self._work.result()
+        await end(self._work)
 
     def _behaviour_of(self, pod: dict[str, Any]) -> PodBehaviour:
         labels = pod["metadata"].get("labels") or {}

@@ -12,6 +12,7 @@ from rrq.client import RRQClient
 from rrq.exc import RedisUnavailable
 from rrq.registry import JobRegistry
 from rrq.store import JobStore
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ class Producer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await end(self._task)
         await self.client.close()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from queue_steps import SteppedWorker, done, start_worker
+from running import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,9 +51,7 @@ class PodWorkers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._renewing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._renewing
+        await end(self._renewing)
 
     async def _renew(self) -> None:
         while True:

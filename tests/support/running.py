@@ -1,4 +1,4 @@
-"""Workers inside a test: started in its event loop, and always stopped in order."""
+"""Workers and other tasks inside a test: started in its event loop, and always stopped in order."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ async def run_burst(settings: RRQSettings, registry: JobRegistry, **options: Any
     worker = RRQWorker(settings, registry, burst=True, **options)
     await worker.run()
     return worker
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task until it has ended, and raise what it failed with.
+
+    Once is not enough on Python 3.11: `asyncio.wait_for` loses a cancellation that arrives just as its inner future
+    ends, and redis-py sends with it.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.5)
+    if not task.cancelled():
+        task.result()
 
 
 @asynccontextmanager

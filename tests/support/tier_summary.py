@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tier_report import append_lines
+from tier_report import append_lines, describe_not_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 # The last mark that a test has says where it belongs: what needs a cluster is slow as well.
-TIERS: Final = ("fast", "slow", "cluster", "e2e", "docker")
+TIERS: Final = ("fast", "slow", "browser", "cluster", "e2e", "docker")
+RUN_BY: Final = {
+    **dict.fromkeys(("fast", "slow"), "make test"),
+    **dict.fromkeys(("browser", "cluster"), "make test-cluster"),
+    "e2e": "make e2e",
+    "docker": "make images-test",
+}
 # What builds images or runs pods takes minutes and more than this repository, so that one has to ask for it.
-ON_DEMAND: Final = {"docker": "make images-test", "e2e": "make e2e"}
+ON_DEMAND: Final = ("docker", "e2e")
 _OUTPUT: Final = "rrq_tiers"
 _TIER: Final = "tier"
 
@@ -30,11 +36,15 @@ def tier_of(marks: Iterable[str]) -> str:
 
 
 class TierSummary:
-    """A pytest plugin; `servers_used` is filled by who starts them, `report` is the file of `tier_report`."""
+    """A pytest plugin; `servers_used` is filled by who starts them, `report` is the file of `tier_report`.
 
-    def __init__(self, report: str | None = None) -> None:
+    `step` is the step of make that these tests are: with none run, the step is not run.
+    """
+
+    def __init__(self, report: str | None = None, step: str | None = None) -> None:
         self.servers_used: set[str] = set()
         self._report = report
+        self._step = step
         self._run: Counter[str] = Counter()
         self._failed: dict[str, str] = {}  # tiers by test, which may fail in several phases
         self._skipped: Counter[tuple[str, str]] = Counter()
@@ -79,7 +89,16 @@ class TierSummary:
         lines = self.build_lines()
         for line in lines:
             terminalreporter.write_line(line)
-        append_lines(lines, self._report)
+        append_lines([*lines, *self._describe_step()], self._report)
+
+    def _describe_step(self) -> list[str]:
+        """Return why this step of make ran no test, in one line: the reason of most of its tests."""
+        if self._step is None or self._run or self._failed or not self._skipped:
+            return []
+        reasons: Counter[str] = Counter()
+        for (_, reason), tests in self._skipped.items():
+            reasons[reason] += tests
+        return [describe_not_run(self._step, reasons.most_common(1)[0][0])]
 
     def build_lines(self) -> list[str]:
         skipped = [
@@ -87,7 +106,7 @@ class TierSummary:
             for (tier, reason), tests in sorted(self._skipped.items())
         ]
         left_out = [
-            f"{tier} ({_count(self._left_out[tier])}, {_why_left_out(tier)})"
+            f"{tier} ({_count(self._left_out[tier])}, run by {RUN_BY[tier]})"
             for tier in TIERS
             if self._left_out[tier]
         ]
@@ -107,7 +126,3 @@ def _list_tiers(counts: Counter[str]) -> str:
 
 def _count(tests: int) -> str:
     return f"{tests} test{'' if tests == 1 else 's'}"
-
-
-def _why_left_out(tier: str) -> str:
-    return f"run by {ON_DEMAND[tier]}" if tier in ON_DEMAND else "not chosen"

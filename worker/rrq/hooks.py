@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 
 from rrq.exc import SettingsError
 from rrq.job import Job
-from rrq.runtime.installation import install_command
 from rrq.settings import RRQSettings
 
 __all__ = ["HookManager", "LoggingHook", "MetricsExporter", "RRQHook"]
@@ -183,16 +182,16 @@ class HookManager:
         try:
             loaded = _load_class(path)
         except ModuleNotFoundError as error:
-            if path != name and error.name == "prometheus_client":
-                raise SettingsError(
-                    f"it needs prometheus-client, which is not installed. Run: {install_command('worker')}"
-                ) from error
             if path == name or not (error.name or "").startswith("rrq.exporters"):
                 raise
             raise ValueError(
                 f"The built-in exporter {name!r} is not part of this version of rrq. "
                 "Name a class of your own by its dotted path, or unset metrics_exporter."
             ) from error
+        except ImportError as error:
+            if path == name:
+                raise
+            raise SettingsError(str(error)) from error  # of ours: it says which extra is missing
         # By its methods, not only by its base: RRQ 0.7 loaded custom exporters only when they
         # were hooks, so existing ones are derived from RRQHook.
         if not all(callable(getattr(loaded, method, None)) for method in _EXPORT_METHODS.values()):

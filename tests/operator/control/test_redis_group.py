@@ -20,6 +20,7 @@ from rrq_operator.control import leader as leader_module
 from rrq_operator.control import redis_group as group_module
 from rrq_operator.control.redis_group import RedisGroup
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ async def running(bench: Bench) -> AsyncIterator[Bench]:
     """The group goes round."""
     task = asyncio.create_task(bench.group.run())
     yield bench
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
     assert task.cancelled()
 
 
@@ -186,8 +186,7 @@ async def test_a_group_that_ends_leaves_no_connection_and_no_task(store: JobStor
         taker = bench.add("emails")
         await eventually(lambda: taker.due == 0)  # noqa: B023  awaited here
         await listening(store)
-        task.cancel()
-        await asyncio.wait([task])
+        await end(task)
     await eventually(lambda: _equals(count_clients, before))
     assert len(asyncio.all_tasks()) == tasks
 
@@ -265,8 +264,7 @@ async def test_a_group_that_ends_with_its_last_pool_says_so_and_else_leaves_them
     await eventually(lambda: _equals(published, 1))
     if not has_pools_left:
         bench.group.set_members({})
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
     assert await published() == int(has_pools_left)
 
 

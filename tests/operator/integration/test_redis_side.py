@@ -24,6 +24,7 @@ from rrq_operator.cluster.kube import Kube
 from rrq_operator.control.leader import Leader
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.services import Shell
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -279,11 +280,6 @@ async def test_after_fifty_rotations_there_are_no_more_connections_and_tasks_tha
             return await clients(admin) == []
 
         await eventually(is_forgotten, message="Redis still has a connection")
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 # While it is away

@@ -20,6 +20,7 @@ from rrq_operator.control.leader import Leader
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.services import Shell
 from rrq_operator.decide.objects import parse_budget, parse_deployment
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -97,4 +98,4 @@ async def test_a_hundred_busy_pools_of_constant_size_cause_two_status_writes_a_s
         assert 0.5 <= await measure_writes_per_second(20) <= 2
         stopping.set()
         for task in running:
-            task.cancel()
+            await end(task)

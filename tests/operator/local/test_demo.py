@@ -36,7 +36,7 @@ def demo() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_demo_does_every_job_and_goes_back_to_zero(demo: subprocess.Popen[str]) -> None:
-    told, _ = demo.communicate(timeout=120)
+    told, _ = demo.communicate(timeout=100)
     assert demo.returncode == 0, told
     assert re.search(r"200 jobs done, 0 lost, though process \d+ was killed", told)
     assert re.search(r"0 -> [12] -> 0 replicas in \d+ s", told)

@@ -23,6 +23,7 @@ from queue_steps import ask, enqueue
 from redis_group_bench import Bench
 from rrq_operator.cluster.redis_sources import RedisIdentity
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ async def going_round(bench: Bench) -> AsyncIterator[Bench]:
     try:
         yield bench
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        await end(task)
 
 
 @contextlib.asynccontextmanager
@@ -114,8 +114,7 @@ async def test_fifty_pools_beside_a_hostile_redis_keep_their_reaction_time(
                     await eventually(lambda: victim.rounds)  # noqa: B023  awaited here
                     jobs = range(number * JOBS, (number + 1) * JOBS)
                     reactions += await measure_reactions(store, takers, jobs)
-        watching.cancel()
-        await asyncio.wait([watching])
+        await end(watching)
     # A machine that runs other tests beside this one takes ten times as long as a quiet one.
     assert median(reactions) < 0.25
     assert quantiles(reactions, n=20)[18] < 1.5
@@ -175,8 +174,7 @@ async def test_a_server_that_hangs_up_is_asked_less_and_less_often_to_announce()
         # redis-py connects up to four times for each try: these are six tries, with waits of 0.1 to 1.6 s between them,
         # each at least half as long.
         await eventually(lambda: server.connections >= 24)
-        listening.cancel()
-        await asyncio.wait([listening])
+        await end(listening)
         assert monotonic() - began_at > 1.0
 
 

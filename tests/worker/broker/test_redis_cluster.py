@@ -30,6 +30,7 @@ from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq_operator.cluster.redis_sources import RedisIdentity
 from rrq_operator.redis.queues import RedisQueues
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -181,8 +182,7 @@ async def test_an_operator_hears_of_jobs_also_after_the_node_it_listened_to_has_
             finally:
                 cluster.revive(dead)
         finally:
-            listening.cancel()
-            await asyncio.wait({listening})
+            await end(listening)
             await queues.aclose()
 
 
@@ -224,8 +224,7 @@ async def test_users_with_the_rights_of_the_guide_work_on_a_cluster(
                 assert await client.job_store.get_job_definition(job.id)
                 assert await client.cancel(job.id) is CancelCode.ENDED
     finally:
-        listening.cancel()
-        await asyncio.wait({listening})
+        await end(listening)
         await queues.aclose()
     entries = [entry for node in cluster.masters for entry in cluster.do(node, "ACL LOG")]
     refused = {str(entry[entry.index("object") + 1]) for entry in entries}

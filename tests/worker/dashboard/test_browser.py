@@ -17,6 +17,7 @@ from pod import Pod
 from rrq.client import JobRequest
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -111,9 +112,7 @@ async def keep_busy(client: RRQClient) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        producing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await producing
+        await end(producing)
 
 
 async def test_the_overview_goes_live_while_jobs_run(

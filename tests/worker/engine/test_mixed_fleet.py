@@ -20,8 +20,8 @@ from rrq.worker import RRQWorker
 from running import run_burst, running, stays_true
 from waiting import eventually
 
-# A first run installs 0.7.1 into an environment of its own, which takes some twenty seconds.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("rrq 0.7.1")]
+# A first run installs 0.7.1 into an environment of its own, which takes some twenty seconds, or until the index answers.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("rrq 0.7.1")]
 
 QUEUE = "rrq:queue:default"
 DLQ = "rrq:dlq:default"

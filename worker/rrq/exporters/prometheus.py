@@ -7,10 +7,17 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
 from rrq.hooks import MetricsExporter
+from rrq.installation import install_command
 from rrq.settings import RRQSettings
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+except ImportError as error:
+    raise ImportError(
+        f"Metrics for Prometheus need the package prometheus-client. Run: {install_command('worker')}",
+        name="prometheus_client",
+    ) from error
 
 __all__ = ["PrometheusExporter"]
 

@@ -53,8 +53,12 @@ def describe_other_distribution() -> str | None:
 
 
 def require_extra(program: str, extra: str) -> None:
-    """End the program with exit code 1 when its extra is not installed, or our files are not ours any more."""
+    """End the program with exit code 1 when its extra is not installed, or our files are not ours any more.
+
+    Whoever lacks the extra hears of the other project, too: the commands that warn of it need the extra themselves.
+    """
     if getattr(rrq, "__version__", None) != __version__:
         sys.exit(f"ERROR: Another distribution has overwritten files of {DISTRIBUTION}. Run: {_CURE}")
     if problem := describe_missing(program, extra):
-        sys.exit(f"ERROR: {problem}")
+        warning = describe_other_distribution()
+        sys.exit(f"ERROR: {problem}" + (f"\nWARNING: {warning}" if warning else ""))
