@@ -231,7 +231,7 @@ class PairedQueue:
         self.redis.do(self.store.publish_cron_table(NewCronTable(group, text, 120), None, 30))
 
     def flush_scripts(self) -> None:
-        self.redis.do(self.store.wire.call("SCRIPT", "FLUSH"))
+        self.redis.do(self.store.connection.call("SCRIPT", "FLUSH"))
 
     def pass_time(self, milliseconds: int) -> None:
         """The clock of Redis jumps, or everybody sleeps."""

@@ -16,7 +16,6 @@ from redis.exceptions import RedisError, ResponseError
 from rrq.broker.flow_protocol import FlowProtocol
 from rrq.broker.messages import ClaimRequest, WorkerIdentity
 from rrq.broker.protocol import QueueProtocol
-from rrq.broker.scripts import load_script
 from rrq.exc import UnreadableJob
 from rrq.job import Job, JobStatus
 from rrq.jobs.decoding import parse_job_hash_leniently
@@ -133,10 +132,11 @@ class JobStore(QueueProtocol, FlowProtocol):
 
     async def release_job_lock(self, job_id: str, worker_id: str | None = None) -> None:
         """Drop the processing lock; with a worker id only if that worker holds it."""
-        await self.wire.run(
-            load_script("release_lock"),
+        await self.connection.run(
+            "release_lock",
             [self.keys.job_lock_key(job_id)],
             [self.keys.prefix, worker_id or "", job_id],
+            read=bool,
         )
 
     async def get_job_lock_owner(self, job_id: str) -> str | None:
@@ -155,7 +155,7 @@ class JobStore(QueueProtocol, FlowProtocol):
         if job_id is None:
             await self.redis.delete(key)
         else:
-            await self.wire.run(load_script("release_unique"), [key], [self.keys.prefix, job_id])
+            await self.connection.run("release_unique", [key], [self.keys.prefix, job_id], read=bool)
 
     async def get_lock_ttl(self, unique_key: str) -> int:
         """Return the seconds a uniqueness lock has left; 0 when absent or without expiry."""
@@ -168,7 +168,7 @@ class JobStore(QueueProtocol, FlowProtocol):
 
     async def read_wait_for_function(self, job_id: str) -> float:
         """Return for how many seconds a job has met workers without its function; 0 when it has met none."""
-        since_ms, enqueued, noted_for = await self.wire.call(
+        since_ms, enqueued, noted_for = await self.connection.call(
             "HMGET", self.keys.job_key(job_id), "unknown_since_ms", "enqueue_time", "troubles_of"
         )
         if enqueued != noted_for:
@@ -226,8 +226,8 @@ class JobStore(QueueProtocol, FlowProtocol):
 
         Returns the new number of retries. The processing lock is not touched.
         """
-        retries: int = await self.wire.run(
-            load_script("retry_job"),
+        retries: int = await self.connection.run(
+            "retry_job",
             [self.keys.job_key(job_id), self.keys.queue_key(queue_name)],
             [self.keys.prefix, job_id, retry_at_score, storable_text(error_message), status.value],
             read=int,
@@ -288,8 +288,8 @@ class JobStore(QueueProtocol, FlowProtocol):
         total = 0
         while limit is None or total < limit:
             batch = _REQUEUE_BATCH if limit is None else min(_REQUEUE_BATCH, limit - total)
-            queued, taken = await self.wire.run(
-                load_script("requeue_dead_letters"),
+            queued, taken = await self.connection.run(
+                "requeue_dead_letters",
                 [self.keys.dlq_key(dlq_name), self.keys.queue_key(target_queue)],
                 [self.keys.prefix, target_queue, batch],
                 read=lambda reply: (int(reply[0]), int(reply[1])),

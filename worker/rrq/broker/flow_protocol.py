@@ -12,9 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 from rrq.broker.keys import Keys
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.broker.replies import parse_cancelled_page, to_text
-from rrq.broker.scripts import load_script
 from rrq.flow import (
     AuditEntry,
     FlowState,
@@ -53,7 +52,7 @@ class FlowProtocol:
     """What people do to queues, and what they see of their flow."""
 
     keys: Keys
-    wire: Wire
+    connection: PipelinedConnection
 
     # Pauses and limits
 
@@ -67,7 +66,7 @@ class FlowProtocol:
         target = self.normalise_target(target)
         value = ""
         if state is not None:
-            seconds, microseconds = await self.wire.call("TIME")
+            seconds, microseconds = await self.connection.call("TIME")
             at_ms = int(seconds) * 1000 + int(microseconds) // 1000
             value = json.dumps({"state": state, "by": actor, "at_ms": at_ms, "reason": reason})
         action = {"paused": "pause", "disabled": "disable", None: "resume"}[state]
@@ -96,14 +95,14 @@ class FlowProtocol:
         for target, limit in limits.items():
             limit.check(target)
             args += (self.normalise_target(target), limit.to_json(source))
-        changed: int = await self.wire.run(load_script("publish_limits"), [self.keys.limits], args, read=int)
+        changed: int = await self.connection.run("publish_limits", [self.keys.limits], args, read=int)
         return changed
 
     async def _set_control(
         self, key: str, target: str, value: str, actor: str, action: str, detail: Mapping[str, Any]
     ) -> bool:
         args = [self.keys.prefix, target, value, actor, action, json.dumps(detail)]
-        return bool(await self.wire.run(load_script("set_control"), [key], args, read=int))
+        return bool(await self.connection.run("set_control", [key], args, read=int))
 
     def normalise_target(self, target: str) -> str:
         """Return the target as it is stored; queues have many spellings. Raises InvalidLimit for what is none."""
@@ -114,10 +113,10 @@ class FlowProtocol:
         """Return what holds jobs back now."""
         keys = self.keys
         pauses, declared, overrides, scopes = await asyncio.gather(
-            self.wire.call("HGETALL", keys.pauses),
-            self.wire.call("HGETALL", keys.limits),
-            self.wire.call("HGETALL", keys.limit_overrides),
-            self.wire.call("ZRANGE", keys.parked, 0, _MOST_SCOPES - 1),
+            self.connection.call("HGETALL", keys.pauses),
+            self.connection.call("HGETALL", keys.limits),
+            self.connection.call("HGETALL", keys.limit_overrides),
+            self.connection.call("ZRANGE", keys.parked, 0, _MOST_SCOPES - 1),
         )
         known_declared, known_overrides = _parse_limits(declared), _parse_limits(overrides)
         known_limits = known_declared | known_overrides
@@ -132,7 +131,7 @@ class FlowProtocol:
         return FlowState(known_pauses, known_limits, overridden, parked, slots, known_declared)
 
     async def _count_all(self, command: str, name_key: Any, scopes: Any) -> dict[str, int]:
-        counts = await asyncio.gather(*(self.wire.call(command, name_key(scope)) for scope in scopes))
+        counts = await asyncio.gather(*(self.connection.call(command, name_key(scope)) for scope in scopes))
         return dict(zip(scopes, counts, strict=True))
 
     # Jobs
@@ -140,11 +139,11 @@ class FlowProtocol:
     async def cancel_where(self, chosen: JobFilter, actor: str = "", *, only_count: bool = False) -> int:
         """Cancel the waiting jobs that fit, parked ones too; returns how many. Running jobs go on."""
         queue_key = self.keys.queue_key(chosen.queue)
-        scopes = [to_text(scope) for scope in await self.wire.call("ZRANGE", self.keys.parked, 0, -1)]
+        scopes = [to_text(scope) for scope in await self.connection.call("ZRANGE", self.keys.parked, 0, -1)]
         places = [(queue_key, ""), *((self.keys.parked_key(scope), queue_key) for scope in scopes)]
         until: int | str = "+inf"
         if chosen.due_for_seconds is not None:
-            seconds, microseconds = await self.wire.call("TIME")
+            seconds, microseconds = await self.connection.call("TIME")
             until = int(seconds) * 1000 + int(microseconds) // 1000 - int(chosen.due_for_seconds * 1000)
         total = 0
         for place, home in places:
@@ -161,8 +160,8 @@ class FlowProtocol:
         while more:
             args = [self.keys.prefix, chosen.function or "", until, _ENTRIES_PER_CALL, skipped]
             args += [int(only_count), home]
-            count, stay, more = await self.wire.run(
-                load_script("cancel_where"), [place], args, read=parse_cancelled_page
+            count, stay, more = await self.connection.run(
+                "cancel_where", [place], args, read=parse_cancelled_page
             )
             total, skipped = total + count, skipped + stay
         return total
@@ -173,8 +172,8 @@ class FlowProtocol:
         for start in range(0, len(job_ids), _ENTRIES_PER_CALL):
             part = job_ids[start : start + _ENTRIES_PER_CALL]
             args = [self.keys.prefix, *part]
-            deleted += await self.wire.run(
-                load_script("delete_dead_letters"), [self.keys.dlq_key(dlq_name)], args, read=int
+            deleted += await self.connection.run(
+                "delete_dead_letters", [self.keys.dlq_key(dlq_name)], args, read=int
             )
         await self.audit(actor, "delete", f"dlq:{dlq_name}", {"jobs": deleted, "ids": list(job_ids[:20])})
         return deleted
@@ -184,8 +183,8 @@ class FlowProtocol:
     ) -> bool:
         """Change the arguments of a dead letter; False when it is none any more."""
         keys = [self.keys.dlq_key(dlq_name), self.keys.job_key(job_id)]
-        changed = await self.wire.run(
-            load_script("edit_dead_letter"),
+        changed = await self.connection.run(
+            "edit_dead_letter",
             keys,
             [self.keys.prefix, job_id, args_json, kwargs_json],
             read=int,
@@ -198,11 +197,11 @@ class FlowProtocol:
         """Keep the progress or the cursor (JSON) of a running attempt; False when it no longer owns its job."""
         keys = [self.keys.job_key(job_id)]
         args = [self.keys.prefix, token, field, value]
-        return bool(await self.wire.run(load_script("note_progress"), keys, args, read=int))
+        return bool(await self.connection.run("note_progress", keys, args, read=int))
 
     async def read_cursor(self, job_id: str) -> str | None:
         """Return the cursor (JSON) that an earlier attempt left, if any."""
-        value = await self.wire.call("HGET", self.keys.job_key(job_id), "cursor")
+        value = await self.connection.call("HGET", self.keys.job_key(job_id), "cursor")
         return None if value is None else to_text(value)
 
     # Batches
@@ -213,21 +212,21 @@ class FlowProtocol:
         Without ``close_batch`` it is forgotten after ``keep_seconds``.
         """
         key = self.keys.batch_key(batch_id)
-        await self.wire.call("HSET", key, "total", total, "failed", 0, "open", 1, "callback", callback)
-        await self.wire.call("EXPIRE", key, keep_seconds)
+        await self.connection.call("HSET", key, "total", total, "failed", 0, "open", 1, "callback", callback)
+        await self.connection.call("EXPIRE", key, keep_seconds)
 
     async def close_batch(self, batch_id: str) -> int:
         """Say that all jobs of the batch are queued; returns how many have not ended."""
         keys = [self.keys.batch_key(batch_id), self.keys.batch_pending_key(batch_id)]
-        remaining: int = await self.wire.run(load_script("close_batch"), keys, [self.keys.prefix], read=int)
+        remaining: int = await self.connection.run("close_batch", keys, [self.keys.prefix], read=int)
         return remaining
 
     async def read_batch(self, batch_id: str) -> dict[str, str] | None:
         """Return what is known of a batch, with ``pending``; None when there is none."""
-        fields = _pairs(await self.wire.call("HGETALL", self.keys.batch_key(batch_id)))
+        fields = _pairs(await self.connection.call("HGETALL", self.keys.batch_key(batch_id)))
         if not fields:
             return None
-        fields["pending"] = str(await self.wire.call("SCARD", self.keys.batch_pending_key(batch_id)))
+        fields["pending"] = str(await self.connection.call("SCARD", self.keys.batch_pending_key(batch_id)))
         return fields
 
     # Pools
@@ -251,43 +250,43 @@ class FlowProtocol:
                     value = getattr(report, name)
                     args += (name, "" if value is None else value)
             keys = [self.keys.pools, *(self.keys.decisions_key(report.pool) for report in noted)]
-            await self.wire.run(load_script("publish_pools"), keys, args)
+            await self.connection.run("publish_pools", keys, args, read=bool)
             gone = ()
 
     async def read_pools(self) -> list[PoolReport]:
         """Return how each pool stood when its operator last said so, by name."""
-        pools = _pairs(await self.wire.call("HGETALL", self.keys.pools))
+        pools = _pairs(await self.connection.call("HGETALL", self.keys.pools))
         reports = (parse_pool_report(pool, text) for pool, text in sorted(pools.items()))
         return [report for report in reports if report is not None]
 
     async def read_decisions(self, pool: str, count: int = 100) -> list[PoolDecision]:
         """Return the last decisions about the size of a pool (``namespace/name``), the oldest of them first."""
         key = self.keys.decisions_key(pool)
-        entries = await self.wire.call("XREVRANGE", key, "+", "-", "COUNT", count)
+        entries = await self.connection.call("XREVRANGE", key, "+", "-", "COUNT", count)
         return [parse_pool_decision(_pairs(values)) for _, values in reversed(entries)]
 
     # Statistics and audit
 
     async def read_stats(self, minutes: int) -> list[MinuteStats]:
         """Return the last minutes, the oldest first, the one that goes on last."""
-        seconds, _ = await self.wire.call("TIME")
+        seconds, _ = await self.connection.call("TIME")
         last = int(seconds) // 60
         wanted = range(last - minutes + 1, last + 1)
         replies = await asyncio.gather(
-            *(self.wire.call("HGETALL", self.keys.stats_key(minute)) for minute in wanted)
+            *(self.connection.call("HGETALL", self.keys.stats_key(minute)) for minute in wanted)
         )
         return [parse_minute(minute, _pairs(reply)) for minute, reply in zip(wanted, replies, strict=True)]
 
     async def read_counters(self) -> dict[str, int]:
         """Return the running totals of ended attempts by outcome."""
-        counters = _pairs(await self.wire.call("HGETALL", self.keys.counters))
+        counters = _pairs(await self.connection.call("HGETALL", self.keys.counters))
         return {name: int(text) for name, text in counters.items() if text.isdigit()}
 
     async def read_recent(self, offset: int = 0, limit: int = 100) -> list[str]:
         """Return the ids of the jobs that ended last, the newest first."""
         return [
             to_text(entry)
-            for entry in await self.wire.call("LRANGE", self.keys.recent, offset, offset + limit - 1)
+            for entry in await self.connection.call("LRANGE", self.keys.recent, offset, offset + limit - 1)
         ]
 
     async def audit(self, actor: str, action: str, target: str, detail: Mapping[str, Any]) -> None:
@@ -295,12 +294,12 @@ class FlowProtocol:
         if not actor:
             return
         fields = ("actor", actor, "action", action, "object", target, "detail", json.dumps(detail))
-        await self.wire.call("XADD", self.keys.audit, "MAXLEN", "~", 10_000, "*", *fields)
+        await self.connection.call("XADD", self.keys.audit, "MAXLEN", "~", 10_000, "*", *fields)
 
     async def read_audit(self, count: int = 100, before: str | None = None) -> list[AuditEntry]:
         """Return the newest entries, or those before the one of that id."""
         last = f"({before}" if before else "+"
-        entries = await self.wire.call("XREVRANGE", self.keys.audit, last, "-", "COUNT", count)
+        entries = await self.connection.call("XREVRANGE", self.keys.audit, last, "-", "COUNT", count)
         return [parse_audit(to_text(entry_id), _pairs(fields)) for entry_id, fields in entries]
 
     # Sessions of the dashboard
@@ -310,18 +309,18 @@ class FlowProtocol:
     ) -> None:
         """Note that a session was signed out, and forget those that have expired anyway."""
         key = self.keys.ended_sessions_key(role)
-        await self.wire.call("ZADD", key, expires_at_seconds, session_id)
-        await self.wire.call("EXPIRE", key, _ENDED_SESSIONS_TTL_SECONDS)
+        await self.connection.call("ZADD", key, expires_at_seconds, session_id)
+        await self.connection.call("EXPIRE", key, _ENDED_SESSIONS_TTL_SECONDS)
         # Not at once: another server of the dashboard may have a clock that is late.
-        await self.wire.call("ZREMRANGEBYSCORE", key, "-inf", now_seconds - _CLOCK_SKEW_SECONDS)
-        surplus = await self.wire.call("ZRANGE", key, 0, -_MOST_ENDED_SESSIONS - 1)
+        await self.connection.call("ZREMRANGEBYSCORE", key, "-inf", now_seconds - _CLOCK_SKEW_SECONDS)
+        surplus = await self.connection.call("ZRANGE", key, 0, -_MOST_ENDED_SESSIONS - 1)
         if surplus:
-            await self.wire.call("ZREM", key, *surplus)
+            await self.connection.call("ZREM", key, *surplus)
 
     async def read_ended_sessions(self, roles: Sequence[str]) -> set[str]:
         """Return the ids of the sessions of these roles that were signed out and may not have expired."""
         replies = await asyncio.gather(
-            *(self.wire.call("ZRANGE", self.keys.ended_sessions_key(role), 0, -1) for role in roles)
+            *(self.connection.call("ZRANGE", self.keys.ended_sessions_key(role), 0, -1) for role in roles)
         )
         return {to_text(session_id) for reply in replies for session_id in reply}
 

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from rrq.broker.connection import close_redis, open_redis
 from rrq.broker.cron_table import MOST_ENTRIES, CronTable, NewCronTable, PublishCode, parse_cron_table
-from rrq.broker.durability import DurableWire
+from rrq.broker.durability import DurableConnection
 from rrq.broker.keys import Keys
 from rrq.broker.messages import (
     Admission,
@@ -38,7 +38,7 @@ from rrq.broker.messages import (
     Verdict,
     WorkerIdentity,
 )
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.broker.replies import (
     parse_admission,
     parse_cancellation,
@@ -54,7 +54,6 @@ from rrq.broker.replies import (
     parse_verdicts,
     to_texts,
 )
-from rrq.broker.scripts import load_script
 from rrq.broker.server_risks import ServerFacts, parse_server_facts
 from rrq.job import JobResult
 from rrq.jobs.decoding import parse_job_result
@@ -81,17 +80,17 @@ class QueueProtocol:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.redis: Redis = open_redis(settings)
-        self.wire = Wire(settings, self.redis)
+        self.connection = PipelinedConnection(settings, self.redis)
         # Blocks in Redis while idle, so it needs a socket of its own.
-        self.wait_wire = Wire(settings, self.redis)
-        self._durable_wire = DurableWire(settings, self.redis)
+        self.blocking_connection = PipelinedConnection(settings, self.redis)
+        self._durable_connection = DurableConnection(settings, self.redis)
         self._bad_cron_tables: dict[str, str] = {}
 
     async def aclose(self) -> None:
         """Close all connections. Repeated calls are harmless."""
-        await self.wire.aclose()
-        await self.wait_wire.aclose()
-        await self._durable_wire.aclose()
+        await self.connection.aclose()
+        await self.blocking_connection.aclose()
+        await self._durable_connection.aclose()
         await close_redis(self.redis)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], token: str) -> Enqueued:
@@ -106,10 +105,9 @@ class QueueProtocol:
             key = self.keys.queue_key(job.queue_name)
             position = queue_keys.setdefault(key, len(queue_keys) + 1)
             args += (*job[:4], position, *job[4:])
-        script = load_script("enqueue_jobs")
-        wire = self.wire if self.settings.durability == "server" else self._durable_wire
-        enqueued: Enqueued = await wire.run(
-            script, list(queue_keys), args, read=lambda reply: parse_enqueued(reply, len(jobs))
+        connection = self.connection if self.settings.durability == "server" else self._durable_connection
+        enqueued: Enqueued = await connection.run(
+            "enqueue_jobs", list(queue_keys), args, read=lambda reply: parse_enqueued(reply, len(jobs))
         )
         return enqueued
 
@@ -122,9 +120,7 @@ class QueueProtocol:
         if ttl_seconds is None:
             ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds
         args = [self.keys.prefix, token, ttl_seconds, digest, tick_ms, *job[:4], 1, *job[4:]]
-        verdict: CronVerdict = await self.wire.run(
-            load_script("fire_cron"), keys, args, read=parse_cron_verdict
-        )
+        verdict: CronVerdict = await self.connection.run("fire_cron", keys, args, read=parse_cron_verdict)
         return verdict
 
     async def note_cron_entries(self, digests: Sequence[str], now: datetime) -> list[datetime]:
@@ -133,8 +129,8 @@ class QueueProtocol:
         An entry that nobody in the fleet has seen before is seen now. ``now`` is by the clock of Redis.
         """
         now_ms = round(now.timestamp() * 1000)
-        settled_ms: list[int] = await self.wire.run(
-            load_script("note_cron_entries"), [self.keys.cron_last], [self.keys.prefix, now_ms, *digests]
+        settled_ms: list[int] = await self.connection.run(
+            "note_cron_entries", [self.keys.cron_last], [self.keys.prefix, now_ms, *digests], read=list
         )
         return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in settled_ms]
 
@@ -155,14 +151,16 @@ class QueueProtocol:
             _to_ms(patience_seconds),
         ]
         keys = [self.keys.cron_tables, self.keys.cron_table_key(table.group)]
-        published: tuple[int, PublishCode] = await self.wire.run(
-            load_script("publish_cron_table"), keys, args, read=parse_published
+        published: tuple[int, PublishCode] = await self.connection.run(
+            "publish_cron_table", keys, args, read=parse_published
         )
         return published
 
     async def read_cron_tables(self) -> tuple[CronTable, ...]:
         """Return all published tables that have entries; what cannot be read is left out and logged."""
-        groups = to_texts(await self.wire.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1))
+        groups = to_texts(
+            await self.connection.call("ZREVRANGE", self.keys.cron_tables, 0, _MOST_CRON_TABLES - 1)
+        )
         # In flight together on the one connection; not a script, so that a reader needs no right to write.
         tables: list[CronTable] = []
         replies = await asyncio.gather(
@@ -177,7 +175,7 @@ class QueueProtocol:
 
     async def _read_cron_table(self, group: str, tables: list[CronTable]) -> None:
         """Add a table to those that are read already, with as many entries as there is room for."""
-        reply = await self.wire.call(
+        reply = await self.connection.call(
             "HMGET", self.keys.cron_table_key(group), "table", "started_ms", "renewed_ms"
         )
         text, started_ms, renewed_ms = reply
@@ -205,8 +203,8 @@ class QueueProtocol:
         """Hand due jobs, or the named ones, to a worker."""
         worker, keys = request.worker, self.keys
         queue_keys = [keys.queue_key(name) for name in request.queues]
-        claim: Claim = await self.wire.run(
-            load_script("claim_jobs"),
+        claim: Claim = await self.connection.run(
+            "claim_jobs",
             [
                 keys.leases,
                 keys.active_jobs_key(worker.worker_id),
@@ -247,8 +245,8 @@ class QueueProtocol:
         args: list[Any] = [self.keys.prefix, worker_id, self.settings.default_dlq_result_ttl_seconds]
         for outcome in outcomes:
             args += outcome
-        verdicts: list[Verdict] = await self.wire.run(
-            load_script("finish_jobs"),
+        verdicts: list[Verdict] = await self.connection.run(
+            "finish_jobs",
             keys,
             args,
             read=lambda reply: parse_verdicts(reply, len(outcomes)),
@@ -259,7 +257,7 @@ class QueueProtocol:
         """Change the trace context (JSON) of a job; False when the attempt no longer owns it."""
         keys = [self.keys.job_key(job_id)]
         args = [self.keys.prefix, token, trace_context]
-        return bool(await self.wire.run(load_script("leave_trace"), keys, args, read=int))
+        return bool(await self.connection.run("leave_trace", keys, args, read=int))
 
     async def renew_leases(self, beats: Iterable[Beat]) -> Renewal:
         """Send the heartbeat of one or many workers."""
@@ -283,8 +281,8 @@ class QueueProtocol:
                 json.dumps(list(beat.queues)),
                 json.dumps(list(beat.functions)) if beat.is_registration else "",
             )
-        renewal: Renewal = await self.wire.run(
-            load_script("renew_leases"),
+        renewal: Renewal = await self.connection.run(
+            "renew_leases",
             [
                 keys.leases,
                 keys.guard,
@@ -323,8 +321,8 @@ class QueueProtocol:
                 cause = json.dumps(certificate.cause)
             worker = certificate.worker
             args += (worker.worker_id, worker.incarnation, cause)
-        report: ReapReport = await self.wire.run(
-            load_script("reap_workers"),
+        report: ReapReport = await self.connection.run(
+            "reap_workers",
             [keys.leases, keys.guard, keys.active_workers, keys.counters],
             args,
             read=parse_reap_report,
@@ -350,8 +348,8 @@ class QueueProtocol:
                 claimed.queue_key,
                 claimed.due_score,
             )
-        agreed: Reconciliation = await self.wire.run(
-            load_script("reconcile_worker"),
+        agreed: Reconciliation = await self.connection.run(
+            "reconcile_worker",
             [
                 keys.leases,
                 keys.active_jobs_key(worker.worker_id),
@@ -365,8 +363,8 @@ class QueueProtocol:
     async def deregister_worker(self, worker: WorkerIdentity) -> int:
         """Take a worker off the books; returns how many jobs it still holds."""
         keys = self.keys
-        in_hand: int = await self.wire.run(
-            load_script("deregister_worker"),
+        in_hand: int = await self.connection.run(
+            "deregister_worker",
             [
                 keys.leases,
                 keys.active_jobs_key(worker.worker_id),
@@ -381,22 +379,20 @@ class QueueProtocol:
     async def shorten_leases(self, worker_ids: Sequence[str]) -> int:
         """Hint that these workers may be gone; a renewal voids it. Returns how many it reached."""
         args = [self.keys.prefix, _to_ms(self.settings.lease_renewal_seconds), *worker_ids]
-        shortened: int = await self.wire.run(
-            load_script("shorten_leases"), [self.keys.leases], args, read=int
-        )
+        shortened: int = await self.connection.run("shorten_leases", [self.keys.leases], args, read=int)
         return shortened
 
     async def cancel_job(self, job_id: str) -> tuple[CancelCode, str]:
         """Cancel a job; returns what happened and the status it had."""
-        cancelled: tuple[CancelCode, str] = await self.wire.run(
-            load_script("cancel_job"), [], [self.keys.prefix, job_id], read=parse_cancellation
+        cancelled: tuple[CancelCode, str] = await self.connection.run(
+            "cancel_job", [], [self.keys.prefix, job_id], read=parse_cancellation
         )
         return cancelled
 
     async def watch_job(self, job_id: str, *, wants_event: bool) -> JobResult | None:
         """Look at a job and, if wished, have its end announced on its event stream."""
-        seen: JobResult | None = await self.wire.run(
-            load_script("watch_job"),
+        seen: JobResult | None = await self.connection.run(
+            "watch_job",
             [self.keys.job_key(job_id)],
             [self.keys.prefix, int(wants_event)],
             read=lambda reply: None if reply is None else parse_job_result(*reply),
@@ -421,8 +417,8 @@ class QueueProtocol:
             *(_to_ms(horizons.get(name, everywhere)) for name in queue_names),
         ]
         queue_keys = [self.keys.queue_key(name) for name in queue_names]
-        seen: Observation = await self.wire.run(
-            load_script("observe_queues"),
+        seen: Observation = await self.connection.run(
+            "observe_queues",
             [self.keys.leases, *queue_keys],
             args,
             read=lambda reply: parse_observation(reply, queue_names),
@@ -435,8 +431,8 @@ class QueueProtocol:
         Looks at the first ``most`` due jobs of each queue; the answer says where there is more to do.
         """
         keys = [self.keys.queue_key(name) for name in queue_names]
-        admission: Admission = await self.wire.run(
-            load_script("admit_jobs"),
+        admission: Admission = await self.connection.run(
+            "admit_jobs",
             keys,
             [self.keys.prefix, most],
             read=lambda reply: parse_admission(reply, queue_names),
@@ -445,37 +441,37 @@ class QueueProtocol:
 
     async def read_time(self) -> datetime:
         """Return what Redis's clock says, in UTC."""
-        seconds, microseconds = await self.wire.call("TIME")
+        seconds, microseconds = await self.connection.call("TIME")
         return datetime.fromtimestamp(int(seconds) + int(microseconds) / 1_000_000, UTC)
 
     async def read_server_facts(self) -> ServerFacts:
         """Return what the server says about memory and persistence."""
         info: dict[str, Any] = {}
         for section in ("memory", "persistence"):
-            info |= parse_info(await self.wire.call("INFO", section))
+            info |= parse_info(await self.connection.call("INFO", section))
         try:
-            _, snapshots = await self.wire.call("CONFIG", "GET", "save")
+            _, snapshots = await self.connection.call("CONFIG", "GET", "save")
         except ResponseError:
             # Managed servers and narrow ACLs keep CONFIG to themselves.
-            return parse_server_facts(info, None, self.wire.place)
-        return parse_server_facts(info, snapshots.decode(), self.wire.place)
+            return parse_server_facts(info, None, self.connection.place)
+        return parse_server_facts(info, snapshots.decode(), self.connection.place)
 
     async def set_drain(self, pod_uid: str, ttl_seconds: float = 30) -> None:
         """Keep the workers of a pod from claiming, until the time is up or it is cleared."""
-        await self.wire.call("SET", self.keys.drain_key(pod_uid), "1", "PX", _to_ms(ttl_seconds))
+        await self.connection.call("SET", self.keys.drain_key(pod_uid), "1", "PX", _to_ms(ttl_seconds))
 
     async def clear_drain(self, pod_uid: str) -> None:
         """Let the workers of a pod claim again."""
-        await self.wire.call("DEL", self.keys.drain_key(pod_uid))
+        await self.connection.call("DEL", self.keys.drain_key(pod_uid))
 
     @contextlib.asynccontextmanager
     async def watch_events(self, job_id: str) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
         """Yield a function that blocks until the end of a job is announced, or for some seconds."""
-        wire, events = Wire(self.settings, self.redis), self.keys.events_key(job_id)
+        connection, events = PipelinedConnection(self.settings, self.redis), self.keys.events_key(job_id)
 
         async def watch(seconds: float) -> None:
             try:
-                await wire.call(
+                await connection.call(
                     *("XREAD", "COUNT", 1, "BLOCK", max(1, _to_ms(seconds)), "STREAMS", events, "0"),
                     timeout_seconds=seconds + self.settings.redis_socket_timeout_seconds,
                 )
@@ -486,7 +482,7 @@ class QueueProtocol:
         try:
             yield watch
         finally:
-            await wire.aclose()
+            await connection.aclose()
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[Callable[[float], Awaitable[str | None]]]:
@@ -495,7 +491,7 @@ class QueueProtocol:
         Producers of RRQ 0.7 announce nothing, and a queue is announced at most every 50 ms: whoever listens
         looks again a little later, and now and then unasked.
         """
-        async with self.wire.open_subscriber() as subscriber, subscriber.pubsub() as channel:
+        async with self.connection.open_subscriber() as subscriber, subscriber.pubsub() as channel:
             await channel.subscribe(self.keys.notify_channel)
 
             async def hear(timeout_seconds: float) -> str | None:
@@ -507,18 +503,20 @@ class QueueProtocol:
     async def wait_for_wake(self, queues: Sequence[str], timeout_seconds: float) -> bool:
         """Block until a job may have come to one of the queues; False when the time is up."""
         tokens = [self.keys.wake_key(name) for name in queues]
-        return await self._wait_on(self.wait_wire, tokens, timeout_seconds)
+        return await self._wait_on(self.blocking_connection, tokens, timeout_seconds)
 
     async def wait_for_control(self, worker_ids: Iterable[str], timeout_seconds: float) -> bool:
         """Block until somebody has something to tell one of these workers; False when time is up."""
         control = [self.keys.control_key(worker_id) for worker_id in worker_ids]
-        return await self._wait_on(self.wire, control, timeout_seconds)
+        return await self._wait_on(self.connection, control, timeout_seconds)
 
-    async def _wait_on(self, wire: Wire, keys: list[str], timeout_seconds: float) -> bool:
+    async def _wait_on(
+        self, connection: PipelinedConnection, keys: list[str], timeout_seconds: float
+    ) -> bool:
         # Redis takes 0 for "for ever"; the smallest wait it knows is a millisecond.
         seconds = max(0.001, timeout_seconds)
         patience = seconds + self.settings.redis_socket_timeout_seconds
-        reply = await wire.call("BLPOP", *keys, f"{seconds:.3f}", timeout_seconds=patience)
+        reply = await connection.call("BLPOP", *keys, f"{seconds:.3f}", timeout_seconds=patience)
         return reply is not None
 
 

@@ -1,6 +1,6 @@
 """What the scripts answer, as the values of ``messages.py``: pure.
 
-Whatever is raised here says that an answer belongs to another question; ``Wire.call`` then gives up the connection.
+Whatever is raised here says that an answer belongs to another question; ``PipelinedConnection.call`` then gives up the connection.
 """
 
 import json

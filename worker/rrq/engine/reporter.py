@@ -116,7 +116,7 @@ class Reporter:
                 if not isinstance(error, REDIS_ERRORS):
                     # An answer that makes no sense: perhaps it belongs to somebody else.
                     logger.exception("outcomes not stored yet, their answer is not understood")
-                    await self._get_store().wire.aclose()
+                    await self._get_store().connection.aclose()
                 failures += 1
                 pause_seconds = self._choose_pause(failures)
                 logger.warning(

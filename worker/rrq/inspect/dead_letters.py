@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rrq.broker.scripts import load_script
 from rrq.inspect.jobs import in_batches, read_listed_jobs
 from rrq.jobs.stored_job import StoredJob, decode
 from rrq.store import JobStore
@@ -103,8 +102,8 @@ async def requeue_dead_letters(
     if not job_ids:
         # Without ids the script would take whatever is oldest.
         return 0
-    queued: int = await store.wire.run(
-        load_script("requeue_dead_letters"),
+    queued: int = await store.connection.run(
+        "requeue_dead_letters",
         [store.keys.dlq_key(dlq_name), store.keys.queue_key(target_queue)],
         [store.keys.prefix, target_queue, len(job_ids), *job_ids],
         read=lambda reply: int(reply[0]),
