@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rrq.broker.messages import (
     Beat,
@@ -18,7 +18,6 @@ from rrq.broker.messages import (
     ClaimCode,
     ClaimedJob,
     ClaimRequest,
-    NewJob,
     Outcome,
     OutcomeKind,
     Verdict,
@@ -34,6 +33,24 @@ _numbers = count(1)
 
 QUEUE = "rrq:queue:default"
 DLQ = "rrq:dlq:default"
+
+
+class NewJob(NamedTuple):
+    """An ``EncodedJob`` with names."""
+
+    job_id: str
+    function_name: str
+    args_json: str
+    kwargs_json: str
+    queue_name: str
+    max_retries: int
+    job_timeout_seconds: int
+    result_ttl_seconds: int
+    due: str = ""
+    unique_key: str = ""
+    trace_context: str = ""
+    is_chosen_id: int = 0
+    options: str = ""
 
 
 def new_job(job_id: str, **changes: Any) -> NewJob:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from rrq.client import RRQClient
 from rrq.context import JobContext
 from rrq.job_function import AsyncJobFunction, JobFunction, PlainJobFunction
-from rrq.jobs.enqueue_options import EnqueueOptions, FunctionOptions
+from rrq.jobs.request import FUNCTION_OPTIONS, FunctionOptions, JobOptions, check_names, merge_options
 from rrq.middleware import CallNext, check_middleware
 from rrq.registry import JobRegistry, is_async_handler
 from rrq.settings import RRQSettings
@@ -56,7 +56,8 @@ class App:
         """
         if name is not None and not isinstance(name, str):
             raise TypeError(f"{name!r} is no name for a job. Write @app.job() with its parentheses.")
-        return JobDecorator(self, name, EnqueueOptions(**options))
+        check_names("App.job()", options, FUNCTION_OPTIONS)
+        return JobDecorator(self, name, merge_options({}, options))
 
     def middleware(self, layer: M) -> M:
         """Wrap an async function around all handlers, inside of those that were there before; a decorator."""
@@ -89,7 +90,7 @@ class App:
 class JobDecorator:
     """What ``app.job()`` returns: turns one function into a job function."""
 
-    def __init__(self, app: App, name: str | None, options: EnqueueOptions) -> None:
+    def __init__(self, app: App, name: str | None, options: JobOptions) -> None:
         self._app = app
         self._name = name
         self._options = options

@@ -19,7 +19,8 @@ from rrq.broker.protocol import QueueProtocol
 from rrq.exc import UnreadableJob
 from rrq.job import Job, JobStatus
 from rrq.jobs.decoding import parse_job_hash_leniently
-from rrq.jobs.encoding import build_job_hash, encode_result, storable_text
+from rrq.jobs.encoding import encode_result, storable_text
+from rrq.jobs.job_hash import build_job_hash
 
 __all__ = ["JobStore"]
 

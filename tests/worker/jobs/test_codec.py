@@ -15,7 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 from rrq.exc import InvalidJob, UnreadableJob, UnserializableArguments
 from rrq.job import Job, JobStatus
 from rrq.jobs.decoding import CLAIMED_FIELDS, parse_claimed_job, parse_job_hash, parse_job_hash_leniently
-from rrq.jobs.encoding import build_job_hash, encode_arguments, encode_result
+from rrq.jobs.encoding import encode_arguments, encode_result
+from rrq.jobs.job_hash import build_job_hash
 
 NOON = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)
 MINIMAL = {

@@ -20,27 +20,6 @@ class WorkerIdentity:
     """The RRQWorkerPool it belongs to, as ``namespace/name``."""
 
 
-class NewJob(NamedTuple):
-    """A job as a producer hands it over: everything encoded, nothing stored yet."""
-
-    job_id: str
-    function_name: str
-    args_json: str
-    kwargs_json: str
-    queue_name: str
-    max_retries: int
-    job_timeout_seconds: int
-    result_ttl_seconds: int
-    due: str = ""
-    """When: ``""`` now, ``"+<ms>"`` from now, ``"@<ms>"`` absolute."""
-    unique_key: str = ""
-    trace_context: str = ""
-    is_chosen_id: int = 0
-    """1 when the producer chose the id, which may then exist already."""
-    options: str = ""
-    """What few jobs have, as JSON: see ``write_options`` in ``lua/shared/enqueue.lua``."""
-
-
 class EnqueueCode(IntEnum):
     """What became of a new job that was not queued as asked."""
 

@@ -29,7 +29,6 @@ from rrq.broker.messages import (
     CronVerdict,
     DeathCertificate,
     Enqueued,
-    NewJob,
     Observation,
     Outcome,
     ReapReport,
@@ -57,6 +56,7 @@ from rrq.broker.replies import (
 from rrq.broker.server_risks import ServerFacts, parse_server_facts
 from rrq.job import JobResult
 from rrq.jobs.decoding import parse_job_result
+from rrq.jobs.encoding import EncodedJob
 from rrq.runtime.masking import clean_foreign_text
 from rrq.settings import RRQSettings
 
@@ -93,7 +93,7 @@ class QueueProtocol:
         await self._durable_connection.aclose()
         await close_redis(self.redis)
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob], token: str) -> Enqueued:
+    async def enqueue_jobs(self, jobs: Sequence[EncodedJob], token: str) -> Enqueued:
         """Store and queue a batch in one round trip, and wait until it is as safe as the settings ask."""
         queue_keys: dict[str, int] = {}
         args: list[Any] = [
@@ -102,7 +102,7 @@ class QueueProtocol:
             self.settings.default_unique_job_lock_ttl_seconds,
         ]
         for job in jobs:
-            key = self.keys.queue_key(job.queue_name)
+            key = self.keys.queue_key(job[4])
             position = queue_keys.setdefault(key, len(queue_keys) + 1)
             args += (*job[:4], position, *job[4:])
         connection = self.connection if self.settings.durability == "server" else self._durable_connection
@@ -112,10 +112,10 @@ class QueueProtocol:
         return enqueued
 
     async def fire_cron(
-        self, digest: str, tick_ms: int, job: NewJob, token: str, unique_ttl_seconds: int | None = None
+        self, digest: str, tick_ms: int, job: EncodedJob, token: str, unique_ttl_seconds: int | None = None
     ) -> CronVerdict:
         """Enqueue one tick of a cron entry unless anybody in the fleet has done so."""
-        keys = [self.keys.cron_last, self.keys.queue_key(job.queue_name)]
+        keys = [self.keys.cron_last, self.keys.queue_key(job[4])]
         ttl_seconds = unique_ttl_seconds
         if ttl_seconds is None:
             ttl_seconds = self.settings.default_unique_job_lock_ttl_seconds

@@ -54,7 +54,7 @@ async def _replay(store: JobStore, job_id: str, queue_name: str | None) -> Job:
         old.function_name,
         old.job_args,
         old.job_kwargs,
-        queue_name or old.queue_name,
+        queue_name=queue_name or old.queue_name,
         max_retries=old.max_retries,
         job_timeout_seconds=old.job_timeout_seconds,
         result_ttl_seconds=old.result_ttl_seconds,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from rrq.exc import UnreadableJob
-from rrq.job import Job, JobResult, JobStatus
+from rrq.jobs.job import Job, JobResult, JobStatus
 
 __all__ = [
     "CLAIMED_FIELDS",

@@ -1,61 +1,198 @@
-"""A ``Job`` as the text of its Redis hash: the writing half, pure.
+"""What a producer or worker sends to Redis, as text: requests, arguments, results. Pure, apart from drawing ids.
 
-The format is shared with RRQ 0.7 producers and workers, so what is written here matches theirs byte
-for byte. Reading is in ``decoding.py``; moving the fields is left to ``store.py``.
+The format of arguments and results is shared with RRQ 0.7, byte for byte. Reading is in ``decoding.py``; the calls that
+send all this are in ``broker/job_calls.py``.
 """
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from rrq.exc import InvalidJob, UnserializableArguments
-from rrq.job import Job, JobStatus
+from rrq.jobs.job import Job
+from rrq.jobs.request import Deferral, JobOptions, JobRequest, new_job_id
+from rrq.runtime.backoff import LONGEST_DELAY_SECONDS
+from rrq.settings import RRQSettings
 
-__all__ = ["build_job_hash", "encode_arguments", "encode_result", "storable_text"]
+__all__ = [
+    "HIGHEST_PRIORITY",
+    "EncodedJob",
+    "build_enqueued_job",
+    "encode_arguments",
+    "encode_follow_up",
+    "encode_json",
+    "encode_options",
+    "encode_request",
+    "encode_result",
+    "keep_job",
+    "storable_text",
+]
 
 logger = logging.getLogger(__name__)
 
-_JSON_FIELDS: Final = frozenset({"job_args", "job_kwargs", "result", "trace_context"})
-_SCALAR_FIELDS: Final = tuple(name for name in Job.model_fields if name not in _JSON_FIELDS)
+#: The arguments of one job, in the order of ``lua/shared/enqueue.lua``: id, function, args (JSON), kwargs (JSON), queue,
+#: max_retries, timeout (s), result TTL (s), due, unique key, trace context (JSON), 1 for an id that the producer chose,
+#: options (JSON). The scripts also get the number of the queue, which belongs to the call, in front of its name.
+EncodedJob = tuple[str, str, str, str, str, int, int, int, str, str, str, int, str]
+
+HIGHEST_PRIORITY: Final = 9
+# Redis counts in 64 bits, and readers take numbers up to this for plain ones.
+_LARGEST_NUMBER: Final = 10**18 - 1
+_LONGEST_WINDOW_SECONDS: Final = 86_400 * 366
+_IDEMPOTENCY_SECONDS: Final = 86_400.0
+_LONGEST_CHAIN: Final = 1_000
+#: Options with a place of their own in ``EncodedJob``; all others travel in its last field.
+_PLACED: Final = frozenset({
+    "queue_name", "job_id", "unique_key", "max_retries", "job_timeout_seconds", "result_ttl_seconds",
+    "defer_by", "defer_until", "trace_context", "then",
+})  # fmt: skip
+#: The name in Lua, where it differs.
+_NAMES_IN_LUA: Final = {"replace_if_pending": "if_pending"}
 
 # Built once, because json.dumps with a default builds an encoder on every call.
 _encode_result = json.JSONEncoder(default=str).encode
 
 
-def build_job_hash(job: Job) -> dict[str, str]:
-    """Return the hash fields of ``job``: one per value that is not None.
+def encode_request(request: JobRequest, settings: RRQSettings) -> EncodedJob:
+    """Return the job as the scripts take it, with the defaults of the settings.
 
-    Raises UnserializableArguments when JSON cannot express arguments or result, InvalidJob when a
-    text cannot be stored as UTF-8 or the status is UNKNOWN.
+    Raises EnqueueError (or a subclass) for what cannot be a job.
     """
-    if job.status is JobStatus.UNKNOWN:
+    options, function_name = request.options, request.function_name
+    args, kwargs = encode_arguments(list(request.args), dict(request.kwargs), function_name)
+    limit = settings.max_job_payload_bytes
+    if limit and len(args) + len(kwargs) > limit:
         raise InvalidJob(
-            f"Job {job.id} has the status UNKNOWN, which stands for a word this version cannot "
-            "read. Set a real status before saving the job, or leave its stored status alone."
+            f"The arguments of a job for {function_name!r} take {len(args) + len(kwargs)} bytes, more than "
+            f"max_job_payload_bytes ({limit}). Store the data elsewhere and send a reference."
         )
-    args, kwargs = encode_arguments(job.job_args, job.job_kwargs, job.function_name)
-    fields: dict[str, str] = {}
-    # One pass over the state itself: this runs for every enqueue, and looking up each attribute
-    # and its type the long way took most of the time.
-    state = job.__dict__
-    for name in _SCALAR_FIELDS:
-        value = state[name]
-        if value is None:
+    job_id, trace_context = options.get("job_id"), options.get("trace_context")
+    # First, because it checks what others take for granted.
+    other_options = encode_options(options, _encode_chain(options, settings)) if options else ""
+    job = (
+        job_id or new_job_id(),
+        function_name,
+        args,
+        kwargs,
+        options.get("queue_name") or settings.default_queue_name,
+        _whole("max_retries", options.get("max_retries"), settings.default_max_retries),
+        _whole(
+            "job_timeout_seconds", options.get("job_timeout_seconds"), settings.default_job_timeout_seconds
+        ),
+        _decide_result_ttl_seconds(options, settings.default_result_ttl_seconds),
+        _encode_due(options.get("defer_until"), options.get("defer_by")),
+        options.get("unique_key") or "",
+        json.dumps(trace_context) if trace_context else "",
+        int(bool(job_id)),
+        other_options,
+    )
+    _check_names(job)
+    return job  # type: ignore[return-value]  # the names were checked to be text
+
+
+def encode_follow_up(request: JobRequest, settings: RRQSettings) -> list[str]:
+    """Return a job that a script enqueues when it ends another one, as ``lua/shared/batch.lua`` reads it."""
+    return keep_job(encode_request(request, settings), settings.default_unique_job_lock_ttl_seconds)
+
+
+def keep_job(job: EncodedJob, unique_ttl_seconds: int) -> list[str]:
+    return [str(value) for value in (*job[:4], 1, *job[4:], unique_ttl_seconds)]
+
+
+def encode_options(options: JobOptions, chain: Sequence[Sequence[Any]] = ()) -> str:
+    """Return the options that have no place of their own in ``EncodedJob`` as JSON; '' when there are none.
+
+    Times in seconds become milliseconds. Raises InvalidJob for what makes no sense.
+    """
+    _check_options(options, chain)
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None or value is False or name in _PLACED:
             continue
-        if type(value) is str and value.isascii():
-            fields[name] = value
-        elif type(value) is int:
-            fields[name] = str(value)
+        if name.endswith(("_key", "_id")) or isinstance(value, str):
+            _check_text(f"_{name}", value)
+        if name.endswith("_seconds"):
+            values[f"{name.removesuffix('_seconds')}_ms"] = _window_ms(f"_{name}", value)
         else:
-            fields[name] = _format_scalar(job, name, value)
-    if job.trace_context is not None:
-        fields["trace_context"] = _dump_json(job.trace_context, "trace_context", job.function_name)
-    fields["job_args"] = args
-    fields["job_kwargs"] = kwargs
-    fields["result"] = "null" if job.result is None else _dump_json(job.result, "result", job.function_name)
-    return fields
+            values[_NAMES_IN_LUA.get(name, name)] = value
+    if "idempotency_key" in values:
+        values.setdefault("idempotency_ms", int(_IDEMPOTENCY_SECONDS * 1000))
+    else:
+        values.pop("idempotency_ms", None)
+    if chain:
+        values["next"] = list(chain)
+    return json.dumps(values) if values else ""
+
+
+def _encode_chain(options: JobOptions, settings: RRQSettings) -> list[list[str]]:
+    chain = []
+    for follower in options.get("then") or ():
+        if follower.options.get("then"):
+            raise InvalidJob(
+                f"The follow-up {follower.function_name!r} has a chain of its own. Write the whole chain as "
+                "one list, in the order in which its jobs are to run."
+            )
+        chain.append(encode_follow_up(follower, settings))
+    return chain
+
+
+def _check_options(options: JobOptions, chain: Sequence[Sequence[Any]]) -> None:
+    priority = options.get("priority")
+    if priority is not None and not (isinstance(priority, int | float) and 0 <= priority <= HIGHEST_PRIORITY):
+        raise InvalidJob(f"_priority must be 0 to {HIGHEST_PRIORITY}, not {priority!r}.")
+    debounce_key, idempotency_key = options.get("debounce_key"), options.get("idempotency_key")
+    if options.get("debounce_max_seconds") is not None and debounce_key is None:
+        raise InvalidJob("_debounce_max_seconds needs a _debounce_key to go with.")
+    if idempotency_key is not None and debounce_key is not None:
+        raise InvalidJob("_idempotency_key keeps the first call and _debounce_key the last: choose one.")
+    if len(chain) > _LONGEST_CHAIN:
+        raise InvalidJob(f"A chain has at most {_LONGEST_CHAIN} jobs, not {len(chain)}.")
+
+
+def _decide_result_ttl_seconds(options: JobOptions, default: int) -> int:
+    ttl_seconds = _whole("result_ttl_seconds", options.get("result_ttl_seconds"), default)
+    if options.get("idempotency_key") is None or ttl_seconds <= 0:
+        return ttl_seconds
+    # Later calls are answered with this job; forgotten before its window ends, it would run again.
+    return max(ttl_seconds, math.ceil(options.get("idempotency_seconds") or _IDEMPOTENCY_SECONDS))
+
+
+def build_enqueued_job(
+    request: JobRequest, encoded: EncodedJob, enqueued_at: datetime, run_at: datetime
+) -> Job:
+    """Return the job that a request became."""
+    (
+        job_id,
+        function_name,
+        _,
+        _,
+        queue_name,
+        max_retries,
+        timeout_seconds,
+        result_ttl_seconds,
+        _,
+        unique_key,
+        *_,
+    ) = encoded
+    trace_context = request.options.get("trace_context")
+    # Every value is already what the model asks for.
+    return Job.model_construct(
+        id=job_id,
+        function_name=function_name,
+        job_args=list(request.args),
+        job_kwargs=dict(request.kwargs),
+        enqueue_time=enqueued_at,
+        next_scheduled_run_time=run_at,
+        max_retries=max_retries,
+        job_timeout_seconds=timeout_seconds,
+        result_ttl_seconds=result_ttl_seconds,
+        job_unique_key=unique_key or None,
+        queue_name=queue_name,
+        trace_context=dict(trace_context) if trace_context else None,
+    )
 
 
 def encode_arguments(
@@ -68,8 +205,8 @@ def encode_arguments(
     """
     # Most jobs have only one of the two, and the encoder costs more than a comparison.
     return (
-        "[]" if args == [] else _dump_json(args, "args", function_name),
-        "{}" if kwargs == {} else _dump_json(kwargs, "kwargs", function_name),
+        "[]" if args == [] else encode_json(args, "args", function_name),
+        "{}" if kwargs == {} else encode_json(kwargs, "kwargs", function_name),
     )
 
 
@@ -103,32 +240,80 @@ def storable_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _format_scalar(job: Job, name: str, value: object) -> str:
-    if isinstance(value, datetime):
-        return _format_time(value)
-    text = value.value if isinstance(value, JobStatus) else str(value)
-    if name in ("last_error", "error_type"):
-        # The producer cannot help what some exception said: store it rather than refuse the job.
-        return storable_text(text)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
+def _check_names(job: Sequence[Any]) -> None:
+    """Refuse names that cannot be stored, before anything is sent."""
+    job_id, function_name, _, _, queue_name, _, _, _, _, unique_key, *_ = job
+    if not function_name:
+        raise InvalidJob("A job needs a function name; the one given is empty.")
+    for text in (function_name, job_id, queue_name, unique_key):
+        if type(text) is str and text.isascii():
+            continue
+        if callable(text):
             raise InvalidJob(
-                f"Field {name} of job {storable_text(job.id)} holds half of a surrogate pair at "
-                f"position {error.start}, which UTF-8 cannot store. Decode the text properly, or "
-                "replace that character."
-            ) from error
-    return text
+                f"Names, ids and keys of a job are text, not {type(text).__name__}. Enqueue by the name under which "
+                f"the function is registered, such as {getattr(text, '__name__', 'send_email')!r}."
+            )
+        if not isinstance(text, str):
+            raise InvalidJob(f"Names, ids and keys of a job are text, not {type(text).__name__}.")
+        _check_storable(f"{text!r} of a job for {function_name!r}", text)
 
 
-def _format_time(moment: datetime) -> str:
-    text = moment.isoformat()
-    # The JSON mode of pydantic, which RRQ 0.7 stores, differs from isoformat only in this.
-    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidJob(f"Names, ids and keys of a job are text; {name} is {type(value).__name__}.")
+    _check_storable(f"{name} {value!r}", value)
 
 
-def _dump_json(value: object, place: str, function_name: str) -> str:
+def _check_storable(described: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJob(
+            f"{described} holds half of a surrogate pair, which UTF-8 cannot store. Decode the text properly, or "
+            "replace that character."
+        ) from error
+
+
+def _whole(name: str, given: float | None, default: float) -> int:
+    """Return an option as the integer that is stored."""
+    value = default if given is None else given
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not is_whole or abs(value) > _LARGEST_NUMBER:
+        raise InvalidJob(f"{name} must be a whole number of at most 18 digits, not {value!r}.")
+    return int(value)
+
+
+def _window_ms(name: str, seconds: object) -> int:
+    if not (isinstance(seconds, int | float) and 0.001 <= seconds <= _LONGEST_WINDOW_SECONDS):
+        raise InvalidJob(f"{name} must be 0.001 to a year, not {seconds!r}.")
+    return int(seconds * 1000)
+
+
+def _encode_due(defer_until: datetime | None, defer_by: Deferral | None) -> str:
+    """Return when a job is due: ``""`` now, ``"+<ms>"`` from now, ``"@<ms>"`` absolute."""
+    if defer_until is not None:
+        if not isinstance(defer_until, datetime):
+            raise InvalidJob(
+                f"_defer_until is a datetime with a time zone, not {type(defer_until).__name__}. Write "
+                "datetime.now(UTC) + timedelta(hours=1), or use _defer_by for a time from now."
+            )
+        moment = defer_until if defer_until.tzinfo else defer_until.replace(tzinfo=UTC)
+        return f"@{int(moment.timestamp() * 1000)}"
+    if defer_by is None:
+        return ""
+    try:
+        seconds = defer_by.total_seconds() if isinstance(defer_by, timedelta) else float(defer_by)
+    except (TypeError, ValueError):
+        raise InvalidJob(
+            f"_defer_by is a timedelta or a number of seconds, not {type(defer_by).__name__}. Write "
+            "_defer_by=timedelta(minutes=5), or use _defer_until for a moment."
+        ) from None
+    if not seconds <= LONGEST_DELAY_SECONDS:
+        raise InvalidJob(f"_defer_by must be at most a century, not {defer_by!r}.")
+    return f"+{int(seconds * 1000)}" if seconds > 0 else ""
+
+
+def encode_json(value: object, place: str, function_name: str) -> str:
     try:
         return json.dumps(value)
     # ValueError: a container that holds itself, or an integer too long to print.
