@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rrq.broker.messages import Admission, Observation
-from rrq.broker.protocol import ADMITTED_PER_CALL
+from rrq.broker.observe_calls import ADMITTED_PER_CALL
 
 #: Due jobs that one call looks at, in all its queues together: a few milliseconds of Redis.
 _ENTRIES_PER_CALL = 2 * ADMITTED_PER_CALL

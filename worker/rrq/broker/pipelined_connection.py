@@ -319,6 +319,14 @@ class PipelinedConnection:
             if self.on_call is not None:
                 self.on_call(script.name, monotonic() - started_at, failure)
 
+    async def wait_on_lists(self, keys: Sequence[str], timeout_seconds: float) -> bool:
+        """Block until one of these lists has an entry, and take it; False when the time is up."""
+        # Redis takes 0 for "for ever"; the smallest wait it knows is a millisecond.
+        seconds = max(0.001, timeout_seconds)
+        longest_seconds = seconds + self._settings.redis_socket_timeout_seconds
+        reply = await self.call("BLPOP", *keys, f"{seconds:.3f}", timeout_seconds=longest_seconds)
+        return reply is not None
+
     async def aclose(self) -> None:
         """Close the socket, whatever state it is in. A later call opens a new one."""
         links, self._link = [*self._retired, *([self._link] if self._link else [])], None

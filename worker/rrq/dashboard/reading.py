@@ -30,7 +30,8 @@ from rrq.inspect.jobs import (
     read_stored_job,
 )
 from rrq.inspect.overview import read_workers
-from rrq.jobs.stored_job import StoredJob, decode
+from rrq.jobs.decoding import decode
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 
 PAGE_SIZE: Final = 50

@@ -7,7 +7,7 @@ the tolerant reader behind ``parse_job_hash``, which also finds the words for wh
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
@@ -17,6 +17,9 @@ from rrq.jobs.job import Job, JobResult, JobStatus
 
 __all__ = [
     "CLAIMED_FIELDS",
+    "decode",
+    "decode_all",
+    "decode_pairs",
     "parse_claimed_job",
     "parse_job_hash",
     "parse_job_hash_leniently",
@@ -111,6 +114,24 @@ def parse_job_result(
         reader.read_text("last_error"),
         reader.read_text("error_type"),
     )
+
+
+def decode(value: Any) -> str:
+    """Return bytes of Redis as text; bytes that are no UTF-8 are spelled out, not refused."""
+    text: str = value.decode("utf-8", "backslashreplace")
+    return text
+
+
+def decode_all(values: Iterable[Any]) -> list[str]:
+    return [decode(value) for value in values]
+
+
+def decode_pairs(reply: Sequence[bytes] | Mapping[bytes, bytes]) -> dict[str, str]:
+    """Return the fields of a hash or of an entry of a stream."""
+    if isinstance(reply, Mapping):
+        return {decode(name): decode(value) for name, value in reply.items()}
+    texts = decode_all(reply)
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | None:

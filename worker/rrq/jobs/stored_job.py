@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rrq.jobs.decoding import decode
 from rrq.runtime.error_types import LONGEST_ERROR_TYPE, describe_error
 
 #: Enough for every list and statistic; arguments and results may be megabytes and are left out.
@@ -217,12 +218,6 @@ def parse_listed_job(job_id: str, values: Iterable[bytes | None]) -> StoredJob:
     """Build it from the values of ``LISTED_FIELDS``."""
     pairs = zip(LISTED_FIELDS, values, strict=True)
     return StoredJob(job_id, {name: decode(value) for name, value in pairs if value is not None})
-
-
-def decode(value: Any) -> str:
-    """Return a reply of Redis as text; odd bytes are spelled out."""
-    text: str = value.decode("utf-8", "backslashreplace")
-    return text
 
 
 def _parse_attempt(entry: Mapping[str, Any]) -> StoredAttempt:
