@@ -26,9 +26,9 @@ Look at them, but leave writing to RRQ: [architecture](../architecture.md) tells
 CLOSING = """
 ## Set aside
 
-A key that holds a value of another type, which only a foreign hand can have put there, is renamed to `<key>:unreadable` for a
+A key that holds a value of another type, which only another program can have written, is renamed to `<key>:unreadable` for a
 person to look at, and expires after a week (the key of a job with the dead letters). Where the list of dead letters is such
-a key, ids go to `<key>:overflow` instead, which nothing but your hand empties.
+a key, ids go to `<key>:overflow` instead, which only you can empty.
 """
 
 #: As docstrings call them, and as TYPE answers.
@@ -56,7 +56,7 @@ def render() -> str:
     rows = [(code(key.pattern), key.type.lower(), key.meaning, key.lifetime) for key in list_keys()]
     return render_page(
         "Keys in Redis",
-        "worker/rrq/broker/keys.py",
+        "worker/rrq/broker/keys.py and control_keys.py",
         OPENING,
         render_table(("key", "type", "what it is", "lives"), rows),
         CLOSING,
@@ -65,7 +65,8 @@ def render() -> str:
 
 def list_keys(keys: Keys | None = None) -> Iterator[KeyFacts]:
     keys = keys or Keys()
-    for name, member in vars(type(keys)).items():
+    members = {name: member for owner in type(keys).__mro__ for name, member in vars(owner).items()}
+    for name, member in members.items():
         is_key = isinstance(member, cached_property) or name.endswith("_key")
         if is_key and not name.startswith("_"):
             yield read_key(keys, name, inspect.getdoc(member))

@@ -1,8 +1,8 @@
 """App: one application, its job functions and the client that enqueues them, checked by mypy.
 
-It only puts together what is there without it: ``app.registry`` is an ordinary ``JobRegistry``, ``app.settings`` the
+It only puts together what exists without it: ``app.registry`` is an ordinary ``JobRegistry``, ``app.settings`` the
 ``RRQSettings`` that ``rrq worker run --settings module.settings`` takes, ``app.client`` an ``RRQClient``. An
-application of RRQ 0.7 hands over its settings and may mix both ways.
+application of RRQ 0.7 passes its settings and may use both ways.
 """
 
 import contextlib
@@ -51,8 +51,8 @@ class App:
     def job(self, name: str | None = None, **options: Unpack[FunctionOptions]) -> "JobDecorator":
         """Register a function under ``name``, by default its own, with options for all its jobs.
 
-        Its first parameter is the context, a dict; what follows are the arguments of its jobs. Coroutine
-        functions and plain functions are both welcome. Raises ValueError when the name is taken.
+        Its first parameter is the context, a dict; what follows are the arguments of its jobs. It may be a
+        coroutine function or a plain function. Raises ValueError when the name is taken.
         """
         if name is not None and not isinstance(name, str):
             raise TypeError(f"{name!r} is no name for a job. Write @app.job() with its parentheses.")
@@ -60,14 +60,14 @@ class App:
         return JobDecorator(self, name, merge_options({}, options))
 
     def middleware(self, layer: M) -> M:
-        """Wrap an async function around all handlers, inside of those that were there before; a decorator."""
+        """Wrap an async function around all handlers, inside the layers added before; a decorator."""
         check_middleware(layer)
         self.settings.middleware.append(layer)
         return layer
 
     @contextlib.contextmanager
     def bind(self, client: RRQClient) -> Iterator[None]:
-        """Enqueue with another client for the length of a block: that of a test, say."""
+        """Enqueue with another client within a block, for example in a test."""
         before, self._bound_client = self._bound_client, client
         try:
             yield
@@ -96,7 +96,7 @@ class JobDecorator:
         self._options = options
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # what gives a coroutine matches both, and the first is meant
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function matches both, and the first is right
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]]
     ) -> AsyncJobFunction[P, R]: ...
     @overload

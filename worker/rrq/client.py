@@ -7,7 +7,7 @@ producer whose own clock is wrong neither hastens nor delays its jobs; only ``_d
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,8 +21,7 @@ from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable, Sett
 from rrq.hooks import HookManager
 from rrq.jobs.encoding import EncodedJob, build_enqueued_job, encode_follow_up, encode_request
 from rrq.jobs.job import Job, JobResult, JobStatus
-from rrq.jobs.request import ENQUEUE_OPTIONS, Deferral, JobOptions, JobRequest, new_job_id
-from rrq.runtime.suggestions import find_meant
+from rrq.jobs.request import Deferral, JobOptions, JobRequest, new_job_id, split_keywords
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.tracing import EnqueueTrace
@@ -33,22 +32,13 @@ _ENDED: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANC
 _BATCH_SIZE: Final = 500
 # One batch is encoded while Redis stores the one before.
 _BATCHES_IN_FLIGHT: Final = 2
-#: The options of ``enqueue`` as callers write them.
-_OPTIONS: Final = frozenset(f"_{name}" for name in ENQUEUE_OPTIONS)
-# What comes to mind first and is not near enough to be found by its letters.
-_OTHER_WORDS: Final = {
-    "_queue": "_queue_name",
-    "_delay": "_defer_by",
-    "_timeout": "_job_timeout_seconds",
-    "_id": "_job_id",
-}
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that were queued together, and whose common end may be waited for."""
+    """Jobs that were queued together; a callback may run after the last of them."""
 
     batch_id: str
     jobs: tuple[Job, ...]
@@ -59,7 +49,7 @@ class RRQClient:
 
     def __init__(self, settings: RRQSettings, job_store: JobStore | None = None) -> None:
         if isinstance(settings, str):
-            # Asked for here because it is what clients of other libraries take.
+            # Refused here because clients of other libraries take a URL.
             raise SettingsError(
                 "RRQClient takes settings, not text. Write RRQClient(RRQSettings(redis_dsn='redis://127.0.0.1:6379/0'))."
             )
@@ -67,7 +57,7 @@ class RRQClient:
         self._created_store_internally = job_store is None
         self.job_store = job_store if job_store is not None else JobStore(settings)
         self._hooks = HookManager(settings)
-        # Unique in the fleet, so that a token never repeats whatever Redis forgets.
+        # Unique in the fleet, so that a token never repeats, even when Redis forgets jobs.
         self._token_base = f"e.{secrets.token_hex(8)}"
         self._calls = 0
 
@@ -123,13 +113,8 @@ class RRQClient:
             "defer_by": _defer_by,
             "result_ttl_seconds": _result_ttl_seconds,
         }
-        kwargs: dict[str, Any] = {}
-        for name, value in keywords.items():
-            if name in _OPTIONS:
-                options[name[1:]] = value
-            else:
-                kwargs[name] = value
-        _check_keywords(function_name, kwargs)
+        more, kwargs = split_keywords(function_name, keywords)
+        options.update(more)
         given = cast(JobOptions, {name: value for name, value in options.items() if value is not None})
         return await self.enqueue_request(JobRequest(function_name, args, kwargs, options=given))
 
@@ -146,8 +131,8 @@ class RRQClient:
     ) -> list[Job]:
         """Queue many jobs, one round trip per ``batch_size`` of them.
 
-        A batch that Redis refuses is refused whole, and those before it stay queued. Only a job
-        whose key holds something else is left out of its batch, which InvalidJob then tells.
+        Redis takes or refuses a batch as a whole, and the batches before it stay queued. Only a job whose key holds
+        something else is left out of its batch, and then InvalidJob names it.
         """
         if telemetry.active.enabled:
             with EnqueueTrace("") as trace:
@@ -184,8 +169,8 @@ class RRQClient:
     ) -> Batch:
         """Queue many jobs as one batch; ``on_complete`` is queued when the last of them has ended, well or not.
 
-        The step that ends the last job queues the callback, which gets the keyword ``batch_id``. Nothing fires before
-        all jobs are queued: a producer that fails on the way leaves a batch that never completes.
+        The step that ends the last job queues the callback, which gets the keyword ``batch_id``. The callback waits
+        until all jobs are queued: a producer that fails on the way leaves a batch that never completes.
 
         ``keep_seconds``: how long such an unfinished batch is kept; choose it longer than queueing the jobs takes. A batch
         whose jobs are all queued is kept until the last of them has ended, and a week longer.
@@ -210,7 +195,7 @@ class RRQClient:
             raise self._cut_off(lost) from lost
 
     async def enqueue_cron(self, cron_job: CronJob) -> CronVerdict:
-        """Queue the tick at ``cron_job.next_run_time``, unless anybody has done so before."""
+        """Queue the tick at ``cron_job.next_run_time``, unless another process has done so before."""
         if cron_job.next_run_time is None:
             return CronVerdict.AHEAD
         request = _build_cron_request(cron_job)
@@ -219,7 +204,7 @@ class RRQClient:
             return await self._fire_cron(cron_job, tick_ms, request)
         with EnqueueTrace(cron_job.function_name) as trace:
             verdict = await self._fire_cron(cron_job, tick_ms, _with_trace(request, trace))
-            # Every worker of the fleet asks; the trace belongs to the one that fired.
+            # Every worker of the fleet tries; only the worker that fired the tick keeps its span.
             trace.is_discarded = verdict is not CronVerdict.FIRED
         return verdict
 
@@ -243,14 +228,14 @@ class RRQClient:
     def identify_cron(self, cron_job: CronJob) -> str:
         """Return the name under which the ticks of this entry are counted in Redis.
 
-        By the queue its jobs go to, so that an entry that leaves it to the settings and one that was
-        published with it are the same, and entries of applications with other defaults are not.
+        The name contains the queue of its jobs. So an entry that takes the queue from the settings equals its published
+        form, and differs from entries of applications with other defaults.
         """
         queue_name = cron_job.queue_name or self.settings.default_queue_name
         return cron_digest(cron_job, self.job_store.keys.queue_name(queue_name))
 
     def complete_cron(self, cron_job: CronJob) -> CronJob:
-        """Return the entry with all that it would take from these settings written into it.
+        """Return the entry with all defaults that it takes from these settings written out.
 
         Raises EnqueueError (or a subclass) for an entry whose jobs could not be enqueued.
         """
@@ -275,21 +260,20 @@ class RRQClient:
         )
 
     async def get_job_status(self, job_id: str) -> JobResult | None:
-        """Return where a job stands, or None when there is none of this id."""
+        """Return the status and outcome of a job, or None when there is none of this id."""
         return await self._look_at(job_id, wants_event=False)
 
     async def wait_for_completion(
         self, job_id: str, *, timeout_seconds: float = 30.0, block_interval_seconds: float = 0.25
     ) -> JobResult | None:
-        """Wait until a job has ended; None when the time is up or there is no such job.
+        """Wait until a job has ended. None when the time is up or there is no such job.
 
-        An event wakes the wait at once; ``block_interval_seconds`` is how often the job is looked
-        at regardless, for workers that send no events.
+        An event wakes the wait at once. For workers that send no events the job is looked at every
+        ``block_interval_seconds``, too.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        # A socket of its own, opened only if there is something to wait for: any number of jobs may
-        # be waited for at once.
+        # A socket of its own, opened only if the job has not ended: any number of waits may run at once.
         async with self.job_store.watch_events(job_id) as watch:
             while True:
                 result = await self._look_at(job_id, wants_event=True)
@@ -304,7 +288,7 @@ class RRQClient:
                     raise self._cut_off(lost) from lost
 
     async def cancel(self, job_id: str) -> CancelCode:
-        """Cancel a queued job, or tell the worker that runs it; returns what happened."""
+        """Cancel a queued job, or ask the worker that runs it to; returns what happened."""
         try:
             code, _ = await self.job_store.cancel_job(job_id)
         except LOST_REPLY_ERRORS as lost:
@@ -350,7 +334,7 @@ class RRQClient:
         return jobs
 
     async def _explain(self, code: EnqueueCode, encoded: EncodedJob, other_id: str | None) -> Job:
-        """Return the job that stands for one that was not queued, or raise what is wrong with it."""
+        """Return the earlier job that answers for one that was not queued, or raise what is wrong with it."""
         job_id, function_name, *_ = encoded
         if code is EnqueueCode.NOT_A_JOB:
             raise InvalidJob(
@@ -365,7 +349,7 @@ class RRQClient:
         earlier = await self._reaching(self.job_store.get_job_definition(other_id or job_id))
         if earlier is None:
             raise InvalidJob(
-                f"Job {other_id} stands for this call and vanished in the same moment. Enqueue it again."
+                f"Job {other_id} answers for this call, but it expired in the same moment. Enqueue it again."
             )
         return earlier
 
@@ -378,7 +362,7 @@ class RRQClient:
 
 
 def _with_trace(request: JobRequest, trace: EnqueueTrace) -> JobRequest:
-    """Have a job carry the context of its call, unless the application gave it one."""
+    """Give a job the trace context of its call, unless the application gave it one."""
     if not trace.headers or request.options.get("trace_context") is not None:
         return request
     return request.with_options(trace_context=trace.headers)
@@ -395,16 +379,3 @@ def _build_cron_request(cron_job: CronJob) -> JobRequest:
         job_timeout_seconds=cron_job.job_timeout_seconds,
         result_ttl_seconds=cron_job.result_ttl_seconds,
     )
-
-
-def _check_keywords(function_name: str, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a keyword that is nearly an option: the handler would get it, and the job would not be as asked."""
-    for name in kwargs:
-        if not name.startswith("_"):
-            continue
-        meant = _OTHER_WORDS.get(name) or find_meant(name, _OPTIONS)
-        if meant is not None:
-            raise InvalidJob(
-                f"enqueue has no option {name!r} for a job of {function_name!r}. Did you mean {meant!r}? A keyword for "
-                "the handler that must have this name goes into a JobRequest, with enqueue_request."
-            )

@@ -1,7 +1,7 @@
 """What a function becomes under ``@app.job()``: itself, and a producer of its jobs that mypy can check.
 
-``P`` are the parameters of the function without its context, ``R`` is what it returns. Which options there are is
-told by ``jobs/request.py``; running the jobs is left to the worker, which gets the bare function from the registry.
+``P`` are the parameters of the function without its context, ``R`` is what it returns. ``jobs/request.py`` lists the
+options; the worker runs the jobs and gets the bare function from the registry.
 """
 
 import functools
@@ -33,7 +33,7 @@ class Enqueuer(Generic[P, R]):
     def __init__(self, name: str, options: JobOptions, get_client: Callable[[], RRQClient]) -> None:
         self.name = name
         self.options = options
-        # Asked for each time: an application is imported long before it is known which Redis it will use.
+        # Asked for each time: an application is imported before it is known which Redis it will use.
         self._get_client = get_client
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -46,7 +46,7 @@ class Enqueuer(Generic[P, R]):
         return JobHandle(job.id, client)
 
     def request(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRequest:
-        """Return a job for ``RRQClient.enqueue_many``, with these arguments and options; nothing is sent."""
+        """Return a job for ``RRQClient.enqueue_many``, with these arguments and options, without sending it."""
         return JobRequest(self.name, args, kwargs, options=resolve_keys(self.options, args, kwargs))
 
     def with_options(self, **options: Unpack[CallOptions]) -> "Enqueuer[P, R]":
@@ -55,12 +55,12 @@ class Enqueuer(Generic[P, R]):
         return Enqueuer(self.name, merge_options(self.options, options), self._get_client)
 
     def handle(self, job_id: str) -> JobHandle[R]:
-        """Return the handle of a job that was enqueued before, by whichever process."""
+        """Return the handle of a job that any process enqueued before."""
         return JobHandle(job_id, self._get_client())
 
 
 class JobFunction(Enqueuer[P, R]):
-    """A registered function. Called, it runs here and now, as if it had never been decorated."""
+    """A registered function. A call runs it here and now, as if it had never been decorated."""
 
     __name__: str
 

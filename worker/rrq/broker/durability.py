@@ -1,12 +1,11 @@
 """Acknowledge a job only once it is safe: on a replica, or on the disk of Redis.
 
-Redis answers as soon as a job is in its memory. What it answered in the last moment before a crash or a
-fail-over may be gone with it. ``settings.durability`` has a producer wait a little longer: for one replica
-("replica") or for the disk ("fsync").
+Redis answers as soon as a job is in its memory. A crash or fail-over may lose what it answered in its last moments.
+With ``settings.durability`` a producer waits a little longer: for one replica ("replica") or for the disk ("fsync").
 
-WAIT and WAITAOF cover what their own connection wrote, and block all that comes after them on it. So
-calls that have to be safe have a connection of their own, and all that is answered during one wait shares the next:
-a thousand producers at once cost a few waits, not a thousand.
+WAIT and WAITAOF cover what their own connection wrote, and block the calls behind them. So calls that have to be safe
+have a connection of their own, and all that Redis answers during one wait shares the next: a thousand producers at once
+cost a few waits, not a thousand.
 """
 
 import asyncio
@@ -144,8 +143,8 @@ class DurableConnection:
             await self._call("WAIT", 0, 1)  # for no replica, which is answered at once
         except NoPermissionError as refusal:
             raise SettingsError(
-                f"durability 'replica' cannot be had from this Redis: {refusal}. Give its user the right "
-                "to WAIT (+wait), or choose durability 'server'."
+                f"This Redis refuses durability 'replica': {refusal}. Give its user the right to WAIT (+wait), or "
+                "choose durability 'server'."
             ) from refusal
         except ResponseError as refusal:
             raise await self._leave(refusal) from refusal
@@ -159,15 +158,15 @@ class DurableConnection:
             if not isinstance(refusal, NoPermissionError) and "appendonly is disabled" not in str(refusal):
                 raise await self._leave(refusal) from refusal
             raise SettingsError(
-                f"durability 'fsync' cannot be had from this Redis: {refusal}. Turn its append-only file on "
-                "(appendonly yes), allow its user to wait for it (+waitaof), or choose durability 'replica' or 'server'."
+                f"This Redis refuses durability 'fsync': {refusal}. Turn its append-only file on (appendonly yes), "
+                "allow its user to wait for it (+waitaof), or choose durability 'replica' or 'server'."
             ) from refusal
         return True
 
     async def _leave(self, refusal: ResponseError) -> RedisConnectionError:
         """Close the connection to a server that confirms no writes, such as a replica after a fail-over; the next call reconnects."""
         await self._connection.aclose()
-        return RedisConnectionError(f"Redis refused to confirm what it was told: {refusal}")
+        return RedisConnectionError(f"Redis refused to confirm the write: {refusal}")
 
     async def _expect_disk_before_answer(self) -> None:
         try:

@@ -86,11 +86,9 @@ class JobCalls(RedisAccess):
             code, now_ms, next_due_ms, more_due, suspects, missing, unreadable, rows = reply
             jobs = []
             for number, (job_id, position, score, fields) in enumerate(rows, 1):
-                head_start = fields.pop() if len(fields) > _CLAIM_FIELDS else b""
+                head_start_ms = _read_head_start(fields.pop()) if len(fields) > _CLAIM_FIELDS else 0.0
                 is_suspect = fields.pop() is not None
                 token_before = fields.pop() or b""
-                # Another program may write anything there; that must not spoil the answer for the others.
-                head_start_ms = float(head_start) if head_start.isdigit() else 0.0
                 queue_name, queue_key = request.queues[position - 1], queue_keys[position - 1]
                 token = f"{request.token_base}.{number}"
                 jobs.append(
@@ -237,3 +235,8 @@ class JobCalls(RedisAccess):
             return None
         fields["pending"] = str(await self.connection.call("SCARD", self.keys.batch_pending_key(batch_id)))
         return fields
+
+
+def _read_head_start(text: bytes) -> float:
+    # Another program may write anything into a job; that must not spoil the answer for the others.
+    return float(text) if text.isdigit() else 0.0

@@ -86,7 +86,7 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
         """Queue a job at ``score`` (ms); a job already queued there moves."""
         async with self.redis.pipeline(transaction=True) as pipe:
             pipe.zadd(self.keys.queue_key(queue_name), {job_id: score})
-            # A hash that keeps the expiry of an earlier life would vanish while it is queued.
+            # A hash with the expiry of an earlier life would vanish while it is queued.
             pipe.persist(self.keys.job_key(job_id))
             await pipe.execute()
 
@@ -285,7 +285,7 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
     # Workers and monitoring
 
     async def set_worker_health(self, worker_id: str, data: dict[str, Any], ttl_seconds: int) -> None:
-        """Write a health record that expires; trouble is logged, not raised."""
+        """Write a health record that expires; errors are logged, not raised."""
         text = json.dumps(data, default=str)
         try:
             await self.redis.set(self.keys.health_key(worker_id), text, ex=ttl_seconds)
@@ -346,7 +346,7 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
     async def consume_monitor_events(
         self, last_id: str = "0", count: int = 100, block: int = 50
     ) -> list[Any]:
-        """Read monitoring events after ``last_id``, waiting ``block`` ms; [] on any trouble."""
+        """Read monitoring events after ``last_id``, waiting ``block`` ms; [] on any error."""
         try:
             events = await self.redis.xread({self.keys.monitor_stream: last_id}, count=count, block=block)
         except RedisError:

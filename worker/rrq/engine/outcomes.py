@@ -179,7 +179,7 @@ class JobOutcomes:
         context.job, token = job, ""
         if attempt is not None:
             attempt.started_at, token = monotonic(), attempt.token
-        context.way_back = (self.job_store, token, task.get_loop())
+        context.report_to = (self.job_store, token, task.get_loop())
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
         try:

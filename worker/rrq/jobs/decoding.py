@@ -1,8 +1,8 @@
-"""The text of a Redis hash as a ``Job``: the reading half, pure.
+"""What Redis returns of a job as a ``Job`` or a ``JobResult``: the reading half, pure.
 
-What is read may come from any version of RRQ. There are two ways. ``parse_claimed_job`` is the hot loop
-of the worker: it understands the one form that well-behaved writers use and hands everything else to
-the tolerant reader behind ``parse_job_hash``, which also finds the words for what is wrong.
+The text may come from any version of RRQ, and there are two ways to read it. ``parse_claimed_job`` is the hot loop of
+the worker: it understands the one form that RRQ itself writes, and passes everything else to the tolerant reader behind
+``parse_job_hash``, which also says what is wrong. Writing is in ``encoding.py``.
 """
 
 import json
@@ -28,8 +28,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: Hash fields that a claim returns, in this order. Each one costs Redis and the worker time, so only
-#: what running the job needs is here; the outcome of an earlier attempt is not.
+#: Hash fields that a claim returns, in this order. Each of them costs Redis and the worker time, so only the fields that
+#: running the job needs are here, and not the outcome of an earlier attempt.
 CLAIMED_FIELDS: Final[tuple[str, ...]] = (
     "function_name",
     "job_args",
@@ -50,12 +50,12 @@ _DEFAULT_MAX_RETRIES: Final[int] = Job.model_fields["max_retries"].default
 _JOB_FIELDS: Final = set(Job.model_fields)
 _STATUS_BY_TEXT: Final = {status.value: status for status in JobStatus}
 
-# Redis counts in signed 64 bits; every number of up to 18 digits is surely inside.
+# Redis counts in signed 64 bits, which hold every number of up to 18 digits.
 _SAFE_DIGITS: Final = 18
 _LARGEST_INTEGER: Final = 2**63 - 1
 
-# json.loads looks for options and skips white space on every call; we write neither, and the
-# tolerant reader takes over where someone did.
+# json.loads looks for options and skips white space on every call. RRQ writes no white space, and the tolerant reader
+# takes over where another program did.
 _decode_json = json.JSONDecoder().raw_decode
 _parse_iso_time = datetime.fromisoformat
 _set_slot = object.__setattr__
@@ -64,8 +64,8 @@ _set_slot = object.__setattr__
 def parse_claimed_job(job_id: bytes, values: Sequence[bytes | None]) -> Job:
     """Build the job from the values of ``CLAIMED_FIELDS``, status ACTIVE.
 
-    Skips the validation of the model: at thousands of jobs per second it would cost more than all
-    the rest of the loop. Raises UnreadableJob when the values make no job.
+    Skips the validation of the model: at thousands of jobs per second it would cost more than the rest of the loop.
+    Raises UnreadableJob when the values make no job.
     """
     job = _parse_common_form(job_id, values)
     if job is not None:
@@ -91,7 +91,7 @@ def parse_job_hash_leniently(
 ) -> Job:
     """Like ``parse_job_hash``, but broken JSON in arguments or result is logged and read as empty.
 
-    For looking at jobs only: running one with arguments that are silently gone would do harm.
+    Only for looking at jobs: running a job without its arguments would do harm.
     """
     return _HashReader(job_id, _normalise(fields), lenient=True).read_job()
 
@@ -99,8 +99,8 @@ def parse_job_hash_leniently(
 def parse_job_result(
     status: bytes | None, result: bytes | None, last_error: bytes | None, error_type: bytes | None = None
 ) -> JobResult:
-    """Build the answer to "how is my job doing?" from four fields; never raises."""
-    # Bytes that are no text are spelled out, which makes them an unknown status and no JSON.
+    """Build the public view of an outcome from four fields of the hash; never raises."""
+    # Bytes that are no UTF-8 are spelled out, which makes them an unknown status and no JSON.
     fields = {"status": status, "result": result, "last_error": last_error, "error_type": error_type}
     texts = {
         name: value.decode("utf-8", "backslashreplace").encode()
@@ -216,7 +216,7 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
             "trace_context": trace,
         }
     except (ValueError, RecursionError):
-        # The tolerant reader decides whether this is odd or broken, and says why.
+        # The tolerant reader decides whether this is unusual or broken, and says why.
         return None
     return _make_job(attributes)
 
@@ -224,11 +224,11 @@ def _parse_common_form(job_id: bytes, values: Sequence[bytes | None]) -> Job | N
 def _make_job(attributes: dict[str, Any]) -> Job:
     """Build a Job around ``attributes``, which become its state and must name every field.
 
-    Does what ``model_construct`` does, without looking up defaults and aliases each time.
+    Like ``model_construct``, without looking up defaults and aliases each time.
     """
     job = Job.__new__(Job)
     _set_slot(job, "__dict__", attributes)
-    # One set for all of them: it names every field already, so that assigning one adds nothing.
+    # All jobs share one set: it names every field already, so that an assignment adds nothing to it.
     _set_slot(job, "__pydantic_fields_set__", _JOB_FIELDS)
     _set_slot(job, "__pydantic_extra__", None)
     _set_slot(job, "__pydantic_private__", None)
@@ -246,9 +246,9 @@ def _decode_job_id(job_id: bytes) -> str:
 def _normalise(
     fields: Mapping[bytes, bytes] | Mapping[str, str] | Mapping[str, bytes],
 ) -> dict[str, bytes]:
-    """Return text names and raw values, whichever way the Redis client was set up."""
+    """Return names as text and raw values, however the Redis client was set up."""
     return {
-        # A name that is not UTF-8 is none of ours: it only has to stay out of the way.
+        # A name that is not UTF-8 is none of ours, and is ignored later.
         name.decode("utf-8", "replace") if isinstance(name, bytes) else name: (
             value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         )
@@ -310,7 +310,7 @@ class _HashReader:
         if text is None:
             return default
         try:
-            # "3.0" is what RRQ 0.7 stores when an application assigned a float; it also reads it.
+            # RRQ 0.7 stores "3.0" when an application assigned a float, and reads it, too.
             number = int(text.removesuffix(".0"))
         except ValueError as error:
             self.fail(f"the field {name} is not an integer", error)

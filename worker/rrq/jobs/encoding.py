@@ -70,7 +70,7 @@ def encode_request(request: JobRequest, settings: RRQSettings) -> EncodedJob:
             f"max_job_payload_bytes ({limit}). Store the data elsewhere and send a reference."
         )
     job_id, trace_context = options.get("job_id"), options.get("trace_context")
-    # First, because it checks what others take for granted.
+    # First, because it checks the options that the other fields are made of.
     other_options = encode_options(options, _encode_chain(options, settings)) if options else ""
     job = (
         job_id or new_job_id(),
@@ -203,7 +203,7 @@ def encode_arguments(
     Raises UnserializableArguments for anything JSON cannot express. NaN, infinities and lone
     surrogates pass, as in RRQ 0.7: Python writes them in ASCII and reads them back unchanged.
     """
-    # Most jobs have only one of the two, and the encoder costs more than a comparison.
+    # Most jobs have only one of the two, and a comparison is cheaper than the encoder.
     return (
         "[]" if args == [] else encode_json(args, "args", function_name),
         "{}" if kwargs == {} else encode_json(kwargs, "kwargs", function_name),
@@ -213,8 +213,8 @@ def encode_arguments(
 def encode_result(result: object) -> str:
     """Return what a handler returned as JSON text; never raises.
 
-    A finished job must not run again only because its result cannot be written down, so what JSON
-    refuses becomes a placeholder that names the type.
+    A finished job must not run again only because JSON cannot express its result, so such a result becomes a
+    placeholder that names the type.
     """
     if result is None:
         return "null"
@@ -224,7 +224,7 @@ def encode_result(result: object) -> str:
         if isinstance(text, str):
             text.encode()
             return text
-    # Foreign code runs here: serializers of models, and __str__ of anything.
+    # Foreign code runs here: serializers of models, and any __str__.
     except Exception:
         logger.exception("job result cannot be written as JSON", extra={"result_type": type(result).__name__})
     return json.dumps(f"<Unserializable Result: {type(result).__name__}>")

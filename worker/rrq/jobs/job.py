@@ -1,7 +1,6 @@
 """A job and where it stands: values that applications see.
 
-How a job looks inside Redis is told by ``encoding.py`` and ``decoding.py``. ``rrq.job`` is where applications import
-these names from.
+``encoding.py`` and ``decoding.py`` know how Redis stores a job. Applications import these names from ``rrq.job``.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class JobStatus(str, Enum):  # noqa: UP042
     FAILED = "FAILED"
     RETRYING = "RETRYING"
     CANCELLED = "CANCELLED"
-    # Only ever read: a newer or foreign writer used a word we do not know. Never stored.
+    # Only read, never stored: a newer version or another program wrote a word that we do not know.
     UNKNOWN = "UNKNOWN"
 
 
@@ -75,7 +74,7 @@ class Job(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The answer to "how is my job doing?", without the rest of the job."""
+    """The public view of the outcome of a job, and of its status before it has one."""
 
     status: JobStatus
     result: Any | None = None

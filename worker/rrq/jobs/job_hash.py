@@ -30,8 +30,6 @@ def build_job_hash(job: Job) -> dict[str, str]:
         )
     args, kwargs = encode_arguments(job.job_args, job.job_kwargs, job.function_name)
     fields: dict[str, str] = {}
-    # One pass over the state itself: this runs for every enqueue, and looking up each attribute
-    # and its type the long way took most of the time.
     state = job.__dict__
     for name in _SCALAR_FIELDS:
         value = state[name]
@@ -56,7 +54,7 @@ def _format_scalar(job: Job, name: str, value: object) -> str:
         return _format_time(value)
     text = value.value if isinstance(value, JobStatus) else str(value)
     if name in ("last_error", "error_type"):
-        # The producer cannot help what some exception said: store it rather than refuse the job.
+        # The producer cannot change the text of an exception: store it rather than refuse the job.
         return storable_text(text)
     if not text.isascii():
         try:

@@ -2,7 +2,7 @@
 
 An option is one line here, in ``OptionsOfFunction`` or in ``OptionsOfCall``, and one in ``lua/shared/enqueue.lua``.
 ``RRQClient.enqueue`` (with an underscore in front), ``JobRequest``, ``App.job`` and ``with_options`` all take it from
-here. What each option means is told by ``RRQClient.enqueue``; how a request is written for Redis, by ``encoding.py``.
+here. ``RRQClient.enqueue`` explains each option; ``encoding.py`` writes a request for Redis.
 """
 
 import uuid
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from rrq.runtime.suggestions import suggest
+from rrq.exc import InvalidJob
+from rrq.runtime.suggestions import find_meant, suggest
 
 __all__ = [
     "CALL_OPTIONS",
-    "ENQUEUE_OPTIONS",
     "FUNCTION_OPTIONS",
     "CallOptions",
     "Deferral",
@@ -27,6 +27,7 @@ __all__ = [
     "merge_options",
     "new_job_id",
     "resolve_keys",
+    "split_keywords",
 ]
 
 #: How long from now: numbers are seconds.
@@ -90,8 +91,17 @@ class CallOptions(FunctionOptions, OptionsOfCall, total=False):
 FUNCTION_OPTIONS: Final = FunctionOptions.__optional_keys__
 CALL_OPTIONS: Final = CallOptions.__optional_keys__
 _JOB_OPTIONS: Final = JobOptions.__optional_keys__
-#: What ``RRQClient.enqueue`` takes, without the underscore in front. The rest is for requests.
-ENQUEUE_OPTIONS: Final = _JOB_OPTIONS - {"trace_context", "batch_id", "takes_result"}
+#: What ``RRQClient.enqueue`` takes, as callers write it. The rest is for requests.
+_ENQUEUE_OPTIONS: Final = frozenset(
+    f"_{name}" for name in _JOB_OPTIONS - {"trace_context", "batch_id", "takes_result"}
+)
+# What comes to mind first and is not near enough to be found by its letters.
+_OTHER_WORDS: Final = {
+    "_queue": "_queue_name",
+    "_delay": "_defer_by",
+    "_timeout": "_job_timeout_seconds",
+    "_id": "_job_id",
+}
 _SHORT_NAMES: Final = {"queue": "queue_name", "timeout_seconds": "job_timeout_seconds"}
 
 _set_field = object.__setattr__
@@ -133,6 +143,30 @@ def check_names(owner: str, given: Iterable[str], known: frozenset[str]) -> None
     for name in given:
         if name not in known:
             raise TypeError(f"{owner} has no option {name!r}.{suggest(name, known)}")
+
+
+def split_keywords(function_name: str, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which keywords of ``enqueue`` are options, without the underscore, and which go to the handler.
+
+    Raises InvalidJob for a keyword that is nearly an option: the handler would get it, and the job would not have the
+    option.
+    """
+    options: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name in _ENQUEUE_OPTIONS:
+            options[name[1:]] = value
+            continue
+        kwargs[name] = value
+        if not name.startswith("_"):
+            continue
+        meant = _OTHER_WORDS.get(name) or find_meant(name, _ENQUEUE_OPTIONS)
+        if meant is not None:
+            raise InvalidJob(
+                f"enqueue has no option {name!r} for a job of {function_name!r}. Did you mean {meant!r}? A keyword for "
+                "the handler that must have this name goes into a JobRequest, with enqueue_request."
+            )
+    return options, kwargs
 
 
 def merge_options(before: JobOptions, options: Mapping[str, Any]) -> JobOptions:

@@ -1,7 +1,7 @@
-"""A job as it lies in Redis, for people who look at it: pure.
+"""The view of a job for people: its Redis hash, field by field. Pure.
 
-``decoding.py`` refuses a hash that cannot be run. Whoever inspects a queue wants to see exactly those
-too, so here every field is read for itself and what makes no sense is None, never an error.
+``decoding.py`` refuses a hash that cannot be run. People who inspect a queue want to see those jobs, too, so here each
+field is read by itself, and a field that makes no sense is None, never an error.
 """
 
 import json
@@ -47,10 +47,10 @@ QUEUED_STATUSES: Final = frozenset({"PENDING", "RETRYING"})
 
 @dataclass(frozen=True)
 class StoredAttempt:
-    """An attempt that did not complete its job; empty texts and None are for what nobody wrote down."""
+    """An attempt that did not complete its job; empty texts and None stand for what is not stored."""
 
     outcome: str
-    """retry, dead, or back: handed back by its worker, or taken from one that died."""
+    """retry, dead, or back: its worker handed the job back, or died and was reaped."""
     worker: str = ""
     error: str = ""
     started_at: datetime | None = None
@@ -98,7 +98,7 @@ class StoredJob:
 
     @property
     def started_at(self) -> datetime | None:
-        """When the latest attempt started; RRQ 0.7 workers do not write it down."""
+        """When the latest attempt started; RRQ 0.7 workers do not store it."""
         return self.time("start_time")
 
     @property
@@ -115,7 +115,7 @@ class StoredJob:
 
     @property
     def error_type(self) -> str | None:
-        """Which exception that was; None for older records, and where no handler raised one."""
+        """The exception behind ``last_error``; None for older records, and where no handler raised one."""
         return (self.fields.get("error_type") or "")[:LONGEST_ERROR_TYPE] or None
 
     @property
@@ -138,7 +138,7 @@ class StoredJob:
 
     @property
     def parked_in(self) -> str | None:
-        """The scope of the limit or pause that keeps a waiting job aside, such as ``f:send``."""
+        """The scope of the limit or pause that blocks a waiting job, such as ``f:send``."""
         return self.fields.get("parked_in")
 
     @property
@@ -170,7 +170,7 @@ class StoredJob:
         return None if ended_at is None else max(0.0, (ended_at - self.started_at).total_seconds())
 
     def wait_seconds(self) -> float | None:
-        """How long the job lay due before its latest attempt started; None when that is not known."""
+        """How long the job was due before its latest attempt started; None when that is not known."""
         ready_at = self.due_at or self.created_at
         # A retry that waits for its time is due after its latest start.
         if self.started_at is None or ready_at is None or self.started_at < ready_at:
@@ -187,7 +187,7 @@ class StoredJob:
             return None
 
     def json(self, name: str) -> Any:
-        """The decoded value; text that is no JSON is returned as it is, because it says something."""
+        """The decoded value; text that is no JSON is returned as it is, because people can still read it."""
         text = self.fields.get(name)
         if not text:
             return None
