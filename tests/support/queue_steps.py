@@ -128,7 +128,7 @@ async def snapshot(store: JobStore) -> dict[str, Any]:
     """Everything in the database that lasts, to show that a step changed nothing."""
     found = {}
     for key in await all_keys(store):
-        # The mark that holds back the next announcement goes by itself after 50 ms.
+        # The mark that delays the next announcement expires after 50 ms.
         if ":notified:" not in key:
             command, *options = _READ_BY_TYPE[await ask(store, "TYPE", key)]
             found[key] = await ask(store, command, key, *options)
@@ -245,7 +245,7 @@ class SteppedWorker:
         return await self.store.finish_jobs(self.worker_id, outcomes)
 
     async def in_hand(self) -> set[str]:
-        """What Redis has down as held by this worker."""
+        """The jobs that this worker runs, as far as Redis knows."""
         entries = await ask(self.store, "ZRANGE", self.store.keys.active_jobs_key(self.worker_id), 0, -1)
         return {entry.decode() for entry in entries}
 

@@ -105,7 +105,7 @@ class JobDecorator:
         name = self._name or getattr(function, "__name__", None)
         if name is None:
             raise ValueError(f"{function!r} has no name of its own. Give one: app.job('send_email')(…).")
-        # The bare function, so that the registry holds what it always held.
+        # The bare function, as applications of RRQ 0.7 register it.
         self._app.registry.register(name, function)
         kind = AsyncJobFunction if is_async_handler(function) else PlainJobFunction
         return kind(function, name, self._options, lambda: self._app.client)

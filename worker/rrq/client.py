@@ -131,8 +131,8 @@ class RRQClient:
     ) -> list[Job]:
         """Queue many jobs, one round trip per ``batch_size`` of them.
 
-        Redis takes or refuses a batch as a whole, and the batches before it stay queued. Only a job whose key holds
-        something else is left out of its batch, and then InvalidJob names it.
+        Redis takes or refuses a batch as a whole, and the batches before it stay queued. Only a job whose key is no
+        hash is left out of its batch, and then InvalidJob names it.
         """
         if telemetry.active.enabled:
             with EnqueueTrace("") as trace:

@@ -1,4 +1,4 @@
-"""Cron ticks: each fires once in the whole fleet, not before its time, not beside a held lock."""
+"""Cron ticks: each fires once in the whole fleet, not before its time, not while another job has its lock."""
 
 from __future__ import annotations
 

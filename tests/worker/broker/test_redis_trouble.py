@@ -207,7 +207,7 @@ async def test_limits_are_declared_again_to_a_redis_that_came_back_empty(
         await eventually(
             lambda: store.redis.zcard(store.keys.parked_key("f:wait_at_gate")), 10, "nobody waits"
         )
-        # The others are parked by the claim, before the one that it took has begun.
+        # The others are blocked by the claim, before the one that it took has begun.
         await eventually(lambda: runs.waiting, 10, "the one with the slot did not start")
         assert len(runs.waiting) == 1
         runs.gate.set()
@@ -288,7 +288,7 @@ async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_fo
     settings = quick(own_redis.dsn, worker_lease_seconds=lease_seconds)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         for _ in range(10):
-            # Nothing was due for a while: in fair weather it would look for jobs once a second by now.
+            # Nothing was due for a while: without the fault it would look for jobs once a second by now.
             worker._empty_polls += await worker._poll_for_jobs(1) == 0
         own_redis.kill()
         waited: list[float] = []

@@ -89,7 +89,7 @@ class ControlCalls(RedisAccess):
         return await self.connection.run("publish_limits", [self.keys.limits], args, read=int)
 
     def normalise_target(self, target: str) -> str:
-        """Return the target as it is stored; queues have several spellings. Raises InvalidLimit for an invalid one."""
+        """Return the target as it is stored; a queue has several forms of its name. Raises InvalidLimit for an invalid target."""
         kind, name = check_target(target)
         return f"queue:{self.keys.queue_name(name)}" if kind == "queue" else target
 

@@ -165,7 +165,7 @@ class JobCalls(RedisAccess):
                     timeout_seconds=seconds + self.settings.redis_socket_timeout_seconds,
                 )
             except ResponseError:
-                # The key holds something else. The hash is the truth, and is looked at when the time is up.
+                # The key is no stream. The hash is the truth; the caller looks at it when the time is up.
                 await asyncio.sleep(seconds)
 
         try:

@@ -132,7 +132,7 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
         return bool(await self.redis.set(key, worker_id, nx=True, px=lock_timeout_ms))
 
     async def release_job_lock(self, job_id: str, worker_id: str | None = None) -> None:
-        """Drop the processing lock; with a worker id only if that worker holds it."""
+        """Drop the processing lock; with a worker id only if that worker owns it."""
         await self.connection.run(
             "release_lock",
             [self.keys.job_lock_key(job_id)],
@@ -141,7 +141,7 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
         )
 
     async def get_job_lock_owner(self, job_id: str) -> str | None:
-        """Return the id of the worker that holds the processing lock."""
+        """Return the id of the worker that owns the processing lock."""
         owner = await self.redis.get(self.keys.job_lock_key(job_id))
         return None if owner is None else decode(owner)
 

@@ -207,7 +207,7 @@ class Keys(ControlKeys):
     # Names for people
 
     def queue_name(self, name: str) -> str:
-        """The short form of a queue name, the same however a producer or a worker spelled it."""
+        """The short form of a queue name, the same for each form that producers and workers write."""
         return self.queue_key(name).removeprefix(f"{self.prefix}queue:")
 
     def dlq_name(self, name: str) -> str:

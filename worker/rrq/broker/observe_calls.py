@@ -53,7 +53,7 @@ class ObserveCalls(RedisAccess):
         """Read queues and living workers in one call that changes nothing.
 
         ``horizon_seconds`` is how far ahead "soon" reaches, for all queues or by queue name (0 where missing).
-        A queue whose key holds something else is left out: how full it is cannot be known.
+        A queue whose key is no sorted set is left out: how full it is cannot be known.
         """
         horizons = horizon_seconds if isinstance(horizon_seconds, Mapping) else {}
         everywhere = 0 if isinstance(horizon_seconds, Mapping) else horizon_seconds

@@ -53,7 +53,7 @@ def load_script(name: str) -> Script:
 def _wrap(modules: dict[str, str], others: str) -> str:
     """Return neighbouring modules as one function that makes them all, and what calls it when one is asked for.
 
-    One function, because each takes hold of the variables in front of it anew, in every call. ``others`` is the rest
+    One function, because each function captures the variables in front of it anew, in every call. ``others`` is the rest
     of the script, which may ask for them.
     """
     made = "\n".join(f"{part} = once(function()\n{source}end)" for part, source in modules.items())

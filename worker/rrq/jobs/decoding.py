@@ -100,7 +100,7 @@ def parse_job_result(
     status: bytes | None, result: bytes | None, last_error: bytes | None, error_type: bytes | None = None
 ) -> JobResult:
     """Build the public view of an outcome from four fields of the hash; never raises."""
-    # Bytes that are no UTF-8 are spelled out, which makes them an unknown status and no JSON.
+    # Bytes that are no UTF-8 become escapes, which make an unknown status and no JSON.
     fields = {"status": status, "result": result, "last_error": last_error, "error_type": error_type}
     texts = {
         name: value.decode("utf-8", "backslashreplace").encode()
@@ -117,7 +117,7 @@ def parse_job_result(
 
 
 def decode(value: Any) -> str:
-    """Return bytes of Redis as text; bytes that are no UTF-8 are spelled out, not refused."""
+    """Return bytes of Redis as text; bytes that are no UTF-8 become escapes."""
     text: str = value.decode("utf-8", "backslashreplace")
     return text
 

@@ -231,7 +231,7 @@ def encode_result(result: object) -> str:
 
 
 def storable_text(text: str) -> str:
-    """Return ``text`` with lone surrogates spelled out, so that it can be stored as UTF-8.
+    """Return ``text`` with lone surrogates as escapes, so that it can be stored as UTF-8.
 
     Messages of exceptions contain them when they quote a file name that is not UTF-8.
     """

@@ -65,7 +65,7 @@ class Job(BaseModel):
     error_type: str | None = Field(
         default=None, description="The exception behind last_error, named as in a traceback."
     )
-    queue_name: str | None = Field(default=None, description="As the producer spelled it.")
+    queue_name: str | None = Field(default=None, description="As the producer wrote it.")
     dlq_name: str | None = None
     trace_context: dict[str, str] | None = Field(
         default=None, description="Headers that join the handler's trace to the producer's."

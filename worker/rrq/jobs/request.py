@@ -42,7 +42,7 @@ def new_job_id() -> str:
 
 
 class OptionsOfFunction(TypedDict, total=False):
-    """Options that may hold for all jobs of a function. None stands for the default."""
+    """Options that may apply to all jobs of a function. None stands for the default."""
 
     unique_key: Key | None
     max_retries: int | None

@@ -76,7 +76,7 @@ class StoredJob:
 
     @property
     def queue_name(self) -> str | None:
-        """The queue as its producer spelled it."""
+        """The queue as its producer wrote it."""
         return self.fields.get("queue_name")
 
     @property
