@@ -13,8 +13,8 @@ from queue_steps import ask, dead, done, new_job, now_ms, start_worker, unknown_
 from rrq.broker.cron_table import build_cron_table
 from rrq.cron import CronJob
 from rrq.flow import Limit, PoolReport
-from rrq.jobs.encoding import encode_options
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options
 
 if TYPE_CHECKING:
     from rrq.store import JobStore

@@ -17,8 +17,8 @@ from queue_model import ENDED, ModelBatch, Rules
 from queue_reading import find_differences, find_violations, read_rows
 from rrq.broker.cron_table import NewCronTable
 from rrq.broker.messages import CronVerdict
-from rrq.jobs.encoding import encode_options, keep_job
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options, keep_job
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 

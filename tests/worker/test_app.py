@@ -13,7 +13,7 @@ from rrq.broker.messages import CancelCode
 from rrq.exc import JobCancelled, JobFailed, JobNotFound, JobUnfinished, RetryJob
 from rrq.job import JobStatus
 from rrq.job_function import AsyncJobFunction, PlainJobFunction
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
 from rrq.settings import RRQSettings
 from running import run_burst
 

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from rrq.client import RRQClient
 from rrq.context import JobContext
 from rrq.job_function import AsyncJobFunction, JobFunction, PlainJobFunction
-from rrq.jobs.request import FUNCTION_OPTIONS, FunctionOptions, JobOptions, check_names, merge_options
+from rrq.jobs.options import FUNCTION_OPTIONS, FunctionOptions, JobOptions, check_names, merge_options
 from rrq.middleware import CallNext, check_middleware
 from rrq.registry import JobRegistry, is_async_handler
 from rrq.settings import RRQSettings

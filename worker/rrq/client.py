@@ -19,9 +19,17 @@ from rrq.broker.messages import CancelCode, CronVerdict, EnqueueCode
 from rrq.cron import CronJob, cron_digest
 from rrq.exc import EnqueueError, FunctionDisabled, InvalidJob, NotDurable, SettingsError
 from rrq.hooks import HookManager
-from rrq.jobs.encoding import EncodedJob, build_enqueued_job, encode_follow_up, encode_request
+from rrq.jobs.codec import build_enqueued_job
 from rrq.jobs.job import Job, JobResult, JobStatus
-from rrq.jobs.request import Deferral, JobOptions, JobRequest, new_job_id, split_keywords
+from rrq.jobs.options import Deferral, JobOptions
+from rrq.jobs.request import (
+    EncodedJob,
+    JobRequest,
+    encode_follow_up,
+    encode_request,
+    new_job_id,
+    split_keywords,
+)
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.tracing import EnqueueTrace

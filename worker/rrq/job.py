@@ -4,6 +4,7 @@ The values themselves live in ``rrq.jobs``, beside the code that writes and read
 """
 
 from rrq.jobs.job import Job, JobResult, JobStatus
-from rrq.jobs.request import JobOptions, JobRequest, new_job_id
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import JobRequest, new_job_id
 
 __all__ = ["Job", "JobOptions", "JobRequest", "JobResult", "JobStatus", "new_job_id"]

@@ -1,6 +1,6 @@
 """What a function becomes under ``@app.job()``: itself, and a producer of its jobs that mypy can check.
 
-``P`` are the parameters of the function without its context, ``R`` is what it returns. ``jobs/request.py`` lists the
+``P`` are the parameters of the function without its context, ``R`` is what it returns. ``jobs/options.py`` lists the
 options; the worker runs the jobs and gets the bare function from the registry.
 """
 
@@ -11,15 +11,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
 from rrq.client import RRQClient
 from rrq.context import JobContext
 from rrq.job_handle import JobHandle
-from rrq.jobs.request import (
-    CALL_OPTIONS,
-    CallOptions,
-    JobOptions,
-    JobRequest,
-    check_names,
-    merge_options,
-    resolve_keys,
-)
+from rrq.jobs.options import CALL_OPTIONS, CallOptions, JobOptions, check_names, merge_options, resolve_keys
+from rrq.jobs.request import JobRequest
 
 __all__ = ["AsyncJobFunction", "Enqueuer", "JobFunction", "PlainJobFunction"]
 

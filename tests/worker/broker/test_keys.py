@@ -24,8 +24,8 @@ from rrq.broker.keys import Keys
 from rrq.broker.messages import CancelCode, CronVerdict, DeathCertificate
 from rrq.cron import CronJob
 from rrq.flow import Limit
-from rrq.jobs.encoding import encode_options
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 

@@ -29,7 +29,7 @@ from rrq.client import JobRequest
 from rrq.exc import InvalidJob
 from rrq.flow import JobFilter, Limit
 from rrq.job import JobStatus
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

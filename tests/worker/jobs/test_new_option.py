@@ -12,7 +12,7 @@ from pathlib import Path
 LIBRARY = Path(__file__).parents[3] / "worker"
 #: File in the library, the line that a neighbour has, and the line to add behind it.
 LINES = (
-    ("rrq/jobs/request.py", "    limit_key: Key | None\n", "    colour: str | None\n"),
+    ("rrq/jobs/options.py", "    limit_key: Key | None\n", "    colour: str | None\n"),
     (
         "rrq/broker/lua/shared/enqueue.lua",
         "    {'limit_key', 'string'},\n",

@@ -30,7 +30,7 @@ from rrq.client import JobRequest
 from rrq.exc import InvalidJob
 from rrq.flow import Limit
 from rrq.job import JobStatus
-from rrq.jobs.request import JobOptions
+from rrq.jobs.options import JobOptions
 from waiting import eventually
 
 if TYPE_CHECKING:

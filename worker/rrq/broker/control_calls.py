@@ -23,7 +23,7 @@ from rrq.flow import (
     parse_limit,
     parse_pause,
 )
-from rrq.jobs.decoding import decode, decode_all, decode_pairs
+from rrq.jobs.codec import decode, decode_all, decode_pairs
 
 __all__ = ["ControlCalls"]
 

@@ -14,8 +14,8 @@ from redis.exceptions import ResponseError
 from rrq.broker.access import RedisAccess, to_ms
 from rrq.broker.cron_table import MOST_ENTRIES, CronTable, NewCronTable, PublishCode, parse_cron_table
 from rrq.broker.messages import CronVerdict
-from rrq.jobs.decoding import decode_all
-from rrq.jobs.encoding import EncodedJob
+from rrq.jobs.codec import decode_all
+from rrq.jobs.request import EncodedJob
 from rrq.runtime.masking import clean_foreign_text
 from rrq.settings import RRQSettings
 

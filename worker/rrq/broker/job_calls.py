@@ -23,9 +23,9 @@ from rrq.broker.messages import (
     Verdict,
 )
 from rrq.broker.pipelined_connection import PipelinedConnection
-from rrq.jobs.decoding import CLAIMED_FIELDS, decode, decode_all, decode_pairs, parse_job_result
-from rrq.jobs.encoding import EncodedJob
+from rrq.jobs.codec import CLAIMED_FIELDS, decode, decode_all, decode_pairs, parse_job_result
 from rrq.jobs.job import JobResult
+from rrq.jobs.request import EncodedJob
 
 __all__ = ["JobCalls"]
 

@@ -20,10 +20,9 @@ from rrq.broker.lease_calls import LeaseCalls
 from rrq.broker.messages import ClaimRequest, WorkerIdentity
 from rrq.broker.observe_calls import ObserveCalls
 from rrq.exc import UnreadableJob
-from rrq.jobs.decoding import decode, decode_all, parse_job_hash_leniently
-from rrq.jobs.encoding import encode_result, storable_text
+from rrq.jobs.codec import decode, decode_all, encode_result, storable_text
 from rrq.jobs.job import Job, JobStatus
-from rrq.jobs.job_hash import build_job_hash
+from rrq.jobs.job_hash import build_job_hash, parse_job_hash_leniently
 
 __all__ = ["JobStore"]
 

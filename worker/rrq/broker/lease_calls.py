@@ -20,7 +20,7 @@ from rrq.broker.messages import (
     Renewal,
     WorkerIdentity,
 )
-from rrq.jobs.decoding import decode_all
+from rrq.jobs.codec import decode_all
 
 __all__ = ["LeaseCalls"]
 

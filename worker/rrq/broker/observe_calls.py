@@ -25,7 +25,7 @@ from rrq.flow import (
     parse_pool_decision,
     parse_pool_report,
 )
-from rrq.jobs.decoding import decode, decode_all, decode_pairs
+from rrq.jobs.codec import decode, decode_all, decode_pairs
 
 __all__ = ["ADMITTED_PER_CALL", "ObserveCalls"]
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import groupby
 
-from rrq.jobs.decoding import CLAIMED_FIELDS
+from rrq.jobs.codec import CLAIMED_FIELDS
 
 #: What a claim reads of a job: the fields of the model without the last, which is only read where the arguments are
 #: missing; and what only the script looks at. The worker gets that last field in the place of ``completion_time``.
@@ -76,7 +76,7 @@ def _read_part(name: str) -> str:
 
 
 def _claimed_fields() -> str:
-    """Return the field list of ``jobs/decoding.py`` as Lua, so that it is written down only once."""
+    """Return the field list of ``jobs/codec.py`` as Lua, so that it is written down only once."""
     positions = {
         "TIMEOUT_FIELD": CLAIM_READS.index("job_timeout_seconds"),
         "ARGS_FIELD": CLAIM_READS.index("job_args"),

@@ -12,7 +12,7 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
 from rrq.job import Job
-from rrq.jobs.decoding import parse_job_hash
+from rrq.jobs.job_hash import parse_job_hash
 from rrq.store import JobStore
 
 

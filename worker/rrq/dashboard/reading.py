@@ -30,7 +30,7 @@ from rrq.inspect.jobs import (
     read_stored_job,
 )
 from rrq.inspect.overview import read_workers
-from rrq.jobs.decoding import decode
+from rrq.jobs.codec import decode
 from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 

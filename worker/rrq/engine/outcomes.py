@@ -25,7 +25,7 @@ from rrq.engine.ownership import Ownership, timeout_of
 from rrq.exc import BurstFailed, RetryJob
 from rrq.hooks import HookManager
 from rrq.job import Job
-from rrq.jobs.encoding import encode_result, storable_text
+from rrq.jobs.codec import encode_result, storable_text
 from rrq.middleware import CallNext, run_through
 from rrq.registry import Handler, JobRegistry
 from rrq.runtime.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms

@@ -34,7 +34,7 @@ from rrq.engine.measuring import measure_claim, measure_end
 from rrq.engine.reporter import Reporter
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.job import Job
-from rrq.jobs.decoding import parse_claimed_job
+from rrq.jobs.codec import parse_claimed_job
 from rrq.registry import JobRegistry
 from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings

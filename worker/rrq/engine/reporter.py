@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from rrq.broker.connection import REDIS_ERRORS, is_script_failure
 from rrq.broker.messages import Outcome, OutcomeKind, Verdict
 from rrq.engine.attempts import Attempt
-from rrq.jobs.encoding import storable_text
+from rrq.jobs.codec import storable_text
 from rrq.runtime.backoff import idle_delay_seconds, jittered_delay_seconds
 from rrq.store import JobStore
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rrq.inspect.jobs import in_batches, read_listed_jobs
-from rrq.jobs.decoding import decode
+from rrq.jobs.codec import decode
 from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 

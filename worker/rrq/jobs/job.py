@@ -1,6 +1,6 @@
 """A job and where it stands: values that applications see.
 
-``encoding.py`` and ``decoding.py`` know how Redis stores a job. Applications import these names from ``rrq.job``.
+``codec.py`` and ``job_hash.py`` know how Redis stores a job. Applications import these names from ``rrq.job``.
 """
 
 from dataclasses import dataclass

@@ -1,17 +1,18 @@
-"""A whole ``Job`` as the text of its Redis hash, as ``JobStore.save_job_definition`` writes it: pure.
+"""A whole ``Job`` as the text of its Redis hash, for ``JobStore`` and tools: pure.
 
-The format is that of RRQ 0.7, byte for byte. Jobs that producers enqueue are written by ``lua/shared/enqueue.lua``;
-reading is in ``decoding.py``.
+The format is that of RRQ 0.7, byte for byte. ``lua/shared/enqueue.lua`` writes the jobs that producers enqueue.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 from rrq.exc import InvalidJob
-from rrq.jobs.encoding import encode_arguments, encode_json, storable_text
+from rrq.jobs.codec import HashReader, storable_text
 from rrq.jobs.job import Job, JobStatus
+from rrq.jobs.request import encode_arguments, encode_json
 
-__all__ = ["build_job_hash"]
+__all__ = ["build_job_hash", "parse_job_hash", "parse_job_hash_leniently"]
 
 _JSON_FIELDS: Final = frozenset({"job_args", "job_kwargs", "result", "trace_context"})
 _SCALAR_FIELDS: Final = tuple(name for name in Job.model_fields if name not in _JSON_FIELDS)
@@ -49,6 +50,26 @@ def build_job_hash(job: Job) -> dict[str, str]:
     return fields
 
 
+def parse_job_hash(
+    job_id: str, fields: Mapping[bytes, bytes] | Mapping[str, str] | Mapping[str, bytes]
+) -> Job:
+    """Build the job from all fields of its hash; the id is that of the key, not the field.
+
+    Unknown fields are ignored and missing ones take their defaults. Raises UnreadableJob.
+    """
+    return HashReader(job_id, _normalise(fields)).read_job()
+
+
+def parse_job_hash_leniently(
+    job_id: str, fields: Mapping[bytes, bytes] | Mapping[str, str] | Mapping[str, bytes]
+) -> Job:
+    """Like ``parse_job_hash``, but broken JSON in arguments or result is logged and read as empty.
+
+    Only for looking at jobs: running a job without its arguments would do harm.
+    """
+    return HashReader(job_id, _normalise(fields), lenient=True).read_job()
+
+
 def _format_scalar(job: Job, name: str, value: object) -> str:
     if isinstance(value, datetime):
         return _format_time(value)
@@ -72,3 +93,16 @@ def _format_time(moment: datetime) -> str:
     text = moment.isoformat()
     # The JSON mode of pydantic, which RRQ 0.7 stores, differs from isoformat only in this.
     return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+
+
+def _normalise(
+    fields: Mapping[bytes, bytes] | Mapping[str, str] | Mapping[str, bytes],
+) -> dict[str, bytes]:
+    """Return names as text and raw values, however the Redis client was set up."""
+    return {
+        # A name that is not UTF-8 is none of ours, and is ignored later.
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else name: (
+            value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+        )
+        for name, value in fields.items()
+    }

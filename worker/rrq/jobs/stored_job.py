@@ -1,6 +1,6 @@
 """The view of a job for people: its Redis hash, field by field. Pure.
 
-``decoding.py`` refuses a hash that cannot be run. People who inspect a queue want to see those jobs, too, so here each
+``codec.py`` refuses a hash that cannot be run. People who inspect a queue want to see those jobs, too, so here each
 field is read by itself, and a field that makes no sense is None, never an error.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rrq.jobs.decoding import decode
+from rrq.jobs.codec import decode
 from rrq.runtime.error_types import LONGEST_ERROR_TYPE, describe_error
 
 #: Enough for every list and statistic; arguments and results may be megabytes and are left out.

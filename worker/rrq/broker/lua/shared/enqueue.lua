@@ -32,7 +32,7 @@ local function seldom()
   local PRIORITY_MS = 60000
 
   -- Options that become a field of the job under their own name, and the type of each. A new one is a line here and one
-  -- in jobs/request.py.
+  -- in jobs/options.py.
   local STORED_OPTIONS = {
     {'limit_key', 'string'},
     {'parent_id', 'string'},
