@@ -184,8 +184,8 @@ class PairedQueue:
 
     def admit_jobs(self) -> None:
         admission = self.redis.do(self.store.admit_jobs(QUEUES))
-        # More is to be looked at when a job that was parked let another one in.
-        assert (admission.parked, bool(admission.unfinished)) == self.model.admit_jobs(QUEUES)
+        # More is to be looked at when a blocked job unblocked another one.
+        assert (admission.blocked, bool(admission.unfinished)) == self.model.admit_jobs(QUEUES)
 
     def watch(self, job: int, wants_event: bool) -> None:
         seen = self.redis.do(self.store.watch_job(f"j{job}", wants_event=wants_event))
@@ -219,7 +219,7 @@ class PairedQueue:
             assert figures.due_soon == sum(model.now_ms < due_ms <= horizon_ms for due_ms in due)
             assert figures.later == sum(due_ms > horizon_ms for due_ms in due)
             assert figures.orphaned == orphaned[self.store.keys.queue_key(name)]
-            assert figures.held == figures.due - min(figures.due, model.queue_room(name))
+            assert figures.blocked == figures.due - min(figures.due, model.queue_room(name))
         assert seen.is_controlled == model.is_controlled()
         assert seen.paused == set(model.pauses)
         living = {worker_id for worker_id, ends_ms in model.leases.items() if ends_ms > model.now_ms}

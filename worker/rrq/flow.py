@@ -111,7 +111,7 @@ class FlowState:
     limits: Mapping[str, Limit] = field(default_factory=dict)
     overridden: frozenset[str] = frozenset()
     """Targets whose limit a person has set over what the application declares."""
-    parked: Mapping[str, int] = field(default_factory=dict)
+    blocked: Mapping[str, int] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     declared: Mapping[str, Limit] = field(default_factory=dict)
     """What applications declare, also where a person has set something else."""
@@ -165,7 +165,7 @@ class PoolReport:
     ready: int
     desired: int
     due: int | None
-    held: int | None
+    blocked: int | None
     """Of those due, how many a pause or a limit blocks."""
     busy: int | None
     reason: str
@@ -176,7 +176,9 @@ class PoolReport:
     """Whether its workers are paused: ``pool:…`` is among the pauses."""
 
     def to_json(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "pool"})
+        # Dashboards of other versions read the number of blocked jobs as "held".
+        values = {"held" if name == "blocked" else name: value for name, value in asdict(self).items()}
+        return json.dumps({name: value for name, value in values.items() if name != "pool"})
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def parse_pool_report(pool: str, text: str) -> PoolReport | None:
             ready=_count(values.get("ready")) or 0,
             desired=_count(values.get("desired")) or 0,
             due=_count(values.get("due")),
-            held=_count(values.get("held")),
+            blocked=_count(values.get("held")),
             busy=_count(values.get("busy")),
             reason=str(values.get("reason", "")),
             words=str(values.get("words", "")),

@@ -109,10 +109,10 @@ class ControlCalls(RedisAccess):
         }
         scopes = decode_all(blocked_scopes)
         limited = [_scope_of(target) for target in known_limits]
-        parked = await self._count_all("ZCARD", keys.parked_key, scopes)
+        blocked = await self._count_all("ZCARD", keys.parked_key, scopes)
         slots = await self._count_all("SCARD", keys.slots_key, dict.fromkeys([*limited, *scopes]))
         overridden = frozenset(known_overrides)
-        return FlowState(known_pauses, known_limits, overridden, parked, slots, known_declared)
+        return FlowState(known_pauses, known_limits, overridden, blocked, slots, known_declared)
 
     async def _count_all(self, command: str, name_key: Any, scopes: Any) -> dict[str, int]:
         counts = await asyncio.gather(*(self.connection.call(command, name_key(scope)) for scope in scopes))

@@ -209,7 +209,7 @@ class QueueObservation:
     later: int
     oldest_due_age_seconds: float | None
     next_due_ms: int | None
-    held: int = 0
+    blocked: int = 0
     """Of those due, how many may not start now, because of a pause or a limit of the queue."""
     orphaned: int = 0
     """Jobs of workers whose lease has ended, which no other number counts: a sweep gives them back to the queue."""
@@ -256,8 +256,8 @@ class Observation:
 class Admission:
     """How many due jobs were blocked, and how many blocked jobs may start again."""
 
-    parked: int
-    let_in: int
+    blocked: int
+    unblocked: int
     unfinished: Mapping[str, int] = field(default_factory=dict)
     """Queues with more due jobs than were looked at, and how many of the jobs looked at may start."""
 

@@ -86,9 +86,9 @@ class ObserveCalls(RedisAccess):
         """
 
         def read(reply: Any) -> Admission:
-            parked, let_in, *counts = reply
+            blocked, unblocked, *counts = reply
             unfinished = {name: count for name, count in zip(queue_names, counts, strict=True) if count >= 0}
-            return Admission(parked, let_in, unfinished)
+            return Admission(blocked, unblocked, unfinished)
 
         keys = [self.keys.queue_key(name) for name in queue_names]
         return await self.connection.run("admit_jobs", keys, [self.keys.prefix, most], read=read)
@@ -184,14 +184,14 @@ class ObserveCalls(RedisAccess):
 
 
 def _read_queue(figures: Sequence[int], now_ms: int) -> QueueObservation:
-    due, soon, later, oldest_ms, next_ms, held, orphaned = figures
+    due, soon, later, oldest_ms, next_ms, blocked, orphaned = figures
     return QueueObservation(
         due,
         soon,
         later,
         None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
         None if next_ms < 0 else next_ms,
-        held,
+        blocked,
         orphaned,
     )
 

@@ -137,7 +137,7 @@ class StoredJob:
         return self.json("result")
 
     @property
-    def parked_in(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """The scope of the limit or pause that blocks a waiting job, such as ``f:send``."""
         return self.fields.get("parked_in")
 
