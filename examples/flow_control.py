@@ -12,7 +12,6 @@ from rrq import JobRegistry, RRQClient, RRQSettings, RRQWorker
 from rrq.client import JobRequest
 from rrq.embedded import EmbeddedRedis
 from rrq.flow import JobFilter, Limit
-from rrq.jobs.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +95,7 @@ async def send_password(client: RRQClient, address: str) -> Job | None:
 
 
 async def fetch_and_publish(client: RRQClient, url: str) -> Job | None:
-    announce = JobRequest("publish", kwargs={"channel": "news"}, options=JobOptions(takes_result=True))
+    announce = JobRequest("publish", kwargs={"channel": "news"}, takes_result=True)
     return await client.enqueue("fetch", url, _then=[announce, JobRequest("import_rows", [3])])
 
 

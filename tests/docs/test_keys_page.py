@@ -13,7 +13,8 @@ from queue_steps import ask, dead, done, new_job, now_ms, start_worker, unknown_
 from rrq.broker.cron_table import build_cron_table
 from rrq.cron import CronJob
 from rrq.flow import Limit, PoolReport
-from rrq.jobs.options import JobOptions, build_options
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options
 
 if TYPE_CHECKING:
     from rrq.store import JobStore
@@ -112,8 +113,8 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     now_seconds = await now_ms(store) / 1000
     await store.add_ended_session("admin", "s", int(now_seconds) + 3600, now_seconds)
     first, last = JobOptions(idempotency_key="i", batch_id="b"), JobOptions(debounce_key="d")
-    free = new_job("free", function_name="other", options=build_options(first))
-    await store.enqueue_jobs([new_job("parked", options=build_options(last)), free], "e.2")
+    free = new_job("free", function_name="other", options=encode_options(first))
+    await store.enqueue_jobs([new_job("parked", options=encode_options(last)), free], "e.2")
     await worker.take(2)
     return seen | await look(store)
 

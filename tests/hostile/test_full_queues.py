@@ -37,7 +37,7 @@ end
 
 
 async def fill(store: JobStore, count: int, *, score: str = "1", with_jobs: bool = False) -> None:
-    await store.wire.call("EVAL", _FILL, 1, QUEUE, count, score, int(with_jobs), timeout_seconds=100)
+    await store.connection.call("EVAL", _FILL, 1, QUEUE, count, score, int(with_jobs), timeout_seconds=100)
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ async def test_many_cancellations_do_not_hold_up_a_heartbeat(store: JobStore) ->
     store.settings.redis_socket_timeout_seconds = PATIENCE_SECONDS
     store.settings.worker_lease_seconds = 600
     worker = await start_worker(store)
-    await store.wire.call(
+    await store.connection.call(
         "EVAL", "for i = 1, 250000 do redis.call('SADD', KEYS[1], i) end", 1,
         store.keys.cancel_key(worker.worker_id), timeout_seconds=100,
     )  # fmt: skip

@@ -73,7 +73,8 @@ REPLACED = {"health_key", "job_lock_key", "worker_key", "wake_key"}
 def test_no_family_of_keys_is_forgotten() -> None:
     members = {
         name
-        for name, member in vars(Keys).items()
+        for owner in Keys.__mro__
+        for name, member in vars(owner).items()
         if not name.startswith("_")
         and (inspect.isfunction(member) or isinstance(member, cached_property | property))
     }

@@ -244,7 +244,7 @@ async def test_an_operator_may_do_what_operators_do(server: EmbeddedRedis) -> No
         assert seen.queues["default"].due
         async with aclosing(RRQClient(RRQSettings(redis_dsn=server.dsn))) as admin:
             await admin.job_store.set_limit("function:f", Limit(concurrency=0, rate=1, key="a", per_key=1))
-            assert (await queues.admit(["default"])).parked
+            assert (await queues.admit(["default"])).blocked
             await admin.job_store.set_limit("function:f", None)
             assert (await queues.observe({"default": 10.0})).queues["default"].due
             admin.job_store.settings.worker_lease_seconds = 0.3

@@ -14,7 +14,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queue_model import GRID_MS
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.broker.scripts import build_script
 from rrq.embedded import EmbeddedRedis
 from rrq.store import JobStore
@@ -83,7 +83,7 @@ class ClockedRedis:
     def __enter__(self) -> Self:
         self._server.start()
         self.store = JobStore(self._make_settings(self._server.dsn))
-        self._wire = self.store.wire = _ClockedWire(self.store, self._alter)
+        self._connection = self.store.connection = _ClockedConnection(self.store, self._alter)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +95,7 @@ class ClockedRedis:
     @property
     def scripts_run(self) -> set[str]:
         """The names of all scripts that were called at least once."""
-        return set(self._wire.altered)
+        return set(self._connection.altered)
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(step)
@@ -104,19 +104,21 @@ class ClockedRedis:
         """Begin an example: nothing stored, the clock at `now_ms`."""
         if sum(path.stat().st_size for path in self._log_files()) > _LARGE_LOG_BYTES:
             # Only to keep restarts quick: the log of all examples would be read each time.
-            self.do(self.store.wire.aclose())
+            self.do(self.store.connection.aclose())
             self._server.kill()
             self._remove_log()
             self._server.start()
-        self.do(self.store.wire.call("FLUSHALL"))
+        self.do(self.store.connection.call("FLUSHALL"))
         self.set_clock(now_ms)
 
     def set_clock(self, now_ms: int) -> None:
-        self.do(self.store.wire.call("SET", _CLOCK, now_ms * 1000))
+        self.do(self.store.connection.call("SET", _CLOCK, now_ms * 1000))
 
     def look(self, passed_ms: int = 0) -> dict[str, Row]:
         """Read everything, after moving all expiries by the time that has passed."""
-        rows = self.do(Wire.run(self.store.wire, _LOOK_SCRIPT, [], [passed_ms]))
+        rows = self.do(
+            PipelinedConnection.run_script(self.store.connection, _LOOK_SCRIPT, [], [passed_ms], read=list)
+        )
         return {key.decode(): Row(left_ms, _tidy(kind, value)) for key, left_ms, kind, value in rows}
 
     def keep_copy(self, folder: Path) -> None:
@@ -126,7 +128,7 @@ class ClockedRedis:
 
     def restart(self, copy: Path | None = None) -> None:
         """Kill the server and start it again, on what is on disk or on an earlier copy of it."""
-        self.do(self.store.wire.aclose())
+        self.do(self.store.connection.aclose())
         self._server.kill()
         if copy is not None:
             self._remove_log()
@@ -142,7 +144,7 @@ class ClockedRedis:
             path.unlink()
 
 
-class _ClockedWire(Wire):
+class _ClockedConnection(PipelinedConnection):
     """Runs each script with the clock of the test, and as changed by the test."""
 
     def __init__(self, store: JobStore, alter: Callable[[Script], Script]) -> None:
@@ -150,7 +152,7 @@ class _ClockedWire(Wire):
         self._alter = alter
         self.altered: dict[str, Script] = {}
 
-    async def run(self, script: Script, keys: Any, args: Any, **options: Any) -> Any:
+    async def run_script(self, script: Script, keys: Any, args: Any, **options: Any) -> Any:
         altered = self.altered.get(script.name)
         if altered is None:
             source = self._alter(script).source
@@ -159,7 +161,7 @@ class _ClockedWire(Wire):
             source = source.replace(_READ_TIME, _READ_CLOCK).replace(_READ_LEFT, _READ_LEFT_ON_GRID)
             altered = build_script(script.name, source)
             self.altered[script.name] = altered
-        return await super().run(altered, keys, args, **options)
+        return await super().run_script(altered, keys, args, **options)
 
 
 def _tidy(kind: bytes, value: Any) -> Any:

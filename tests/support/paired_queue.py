@@ -17,7 +17,8 @@ from queue_model import ENDED, ModelBatch, Rules
 from queue_reading import find_differences, find_violations, read_rows
 from rrq.broker.cron_table import NewCronTable
 from rrq.broker.messages import CronVerdict
-from rrq.jobs.options import JobOptions, build_kept_job, build_options
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options, keep_job
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clocked_redis import ClockedRedis, Row
-    from rrq.broker.messages import NewJob
+    from queue_steps import NewJob
     from rrq.flow import JobFilter, Limit, PauseState
 
 START_MS = 1_800_000_000_000
@@ -116,7 +117,7 @@ class PairedQueue:
                 unique_key=wish.unique_key,
                 function_name=wish.function,
                 is_chosen_id=1,
-                options=build_options(JobOptions(batch_id=batch_id), list(map(self._keep, wish.then))),
+                options=encode_options(JobOptions(batch_id=batch_id), list(map(self._keep, wish.then))),
             )
             for wish in jobs
         ]
@@ -126,12 +127,12 @@ class PairedQueue:
 
     def _keep(self, number: int) -> list[str]:
         follower = self._new_job(f"j{number}", QUEUES[number % 2], is_chosen_id=1)
-        return build_kept_job(follower, UNIQUE_SECONDS)
+        return keep_job(follower, UNIQUE_SECONDS)
 
     def enqueue_batch(self, jobs: list[Wish], queue: str) -> None:
         batch_id = self._token("batch")
         callback = self._new_job(f"after {batch_id}", queue)
-        kept = json.dumps(build_kept_job(callback, UNIQUE_SECONDS))
+        kept = json.dumps(keep_job(callback, UNIQUE_SECONDS))
         self.redis.do(self.store.open_batch(batch_id, len(jobs), kept, _MONTH_SECONDS))
         self.model.batches[batch_id] = ModelBatch(callback, f"b.rrq:batch:{batch_id}")
         self.enqueue(jobs, batch_id)
@@ -183,8 +184,8 @@ class PairedQueue:
 
     def admit_jobs(self) -> None:
         admission = self.redis.do(self.store.admit_jobs(QUEUES))
-        # More is to be looked at when a job that was parked let another one in.
-        assert (admission.parked, bool(admission.unfinished)) == self.model.admit_jobs(QUEUES)
+        # More is to be looked at when a blocked job unblocked another one.
+        assert (admission.blocked, bool(admission.unfinished)) == self.model.admit_jobs(QUEUES)
 
     def watch(self, job: int, wants_event: bool) -> None:
         seen = self.redis.do(self.store.watch_job(f"j{job}", wants_event=wants_event))
@@ -218,7 +219,7 @@ class PairedQueue:
             assert figures.due_soon == sum(model.now_ms < due_ms <= horizon_ms for due_ms in due)
             assert figures.later == sum(due_ms > horizon_ms for due_ms in due)
             assert figures.orphaned == orphaned[self.store.keys.queue_key(name)]
-            assert figures.held == figures.due - min(figures.due, model.queue_room(name))
+            assert figures.blocked == figures.due - min(figures.due, model.queue_room(name))
         assert seen.is_controlled == model.is_controlled()
         assert seen.paused == set(model.pauses)
         living = {worker_id for worker_id, ends_ms in model.leases.items() if ends_ms > model.now_ms}
@@ -231,7 +232,7 @@ class PairedQueue:
         self.redis.do(self.store.publish_cron_table(NewCronTable(group, text, 120), None, 30))
 
     def flush_scripts(self) -> None:
-        self.redis.do(self.store.wire.call("SCRIPT", "FLUSH"))
+        self.redis.do(self.store.connection.call("SCRIPT", "FLUSH"))
 
     def pass_time(self, milliseconds: int) -> None:
         """The clock of Redis jumps, or everybody sleeps."""

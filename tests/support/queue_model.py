@@ -17,7 +17,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from flow_model import ModelFlow
-from rrq.broker.messages import CancelCode, CronVerdict, EnqueueCode, NewJob, Outcome, OutcomeKind, Verdict
+from queue_steps import NewJob
+from rrq.broker.messages import CancelCode, CronVerdict, EnqueueCode, Outcome, OutcomeKind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -602,7 +603,7 @@ class ModelQueue(ModelFlow):
 
 
 def parse_kept_job(kept: Sequence[str]) -> NewJob:
-    """The job that `build_kept_job` made this of."""
+    """The job that `keep_job` made this of."""
     return NewJob(*kept[:4], *kept[5:14])  # type: ignore[arg-type]  # numbers are text there, and read as such
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rrq.broker.messages import (
     Beat,
@@ -18,7 +18,6 @@ from rrq.broker.messages import (
     ClaimCode,
     ClaimedJob,
     ClaimRequest,
-    NewJob,
     Outcome,
     OutcomeKind,
     Verdict,
@@ -34,6 +33,24 @@ _numbers = count(1)
 
 QUEUE = "rrq:queue:default"
 DLQ = "rrq:dlq:default"
+
+
+class NewJob(NamedTuple):
+    """An ``EncodedJob`` with names."""
+
+    job_id: str
+    function_name: str
+    args_json: str
+    kwargs_json: str
+    queue_name: str
+    max_retries: int
+    job_timeout_seconds: int
+    result_ttl_seconds: int
+    due: str = ""
+    unique_key: str = ""
+    trace_context: str = ""
+    is_chosen_id: int = 0
+    options: str = ""
 
 
 def new_job(job_id: str, **changes: Any) -> NewJob:
@@ -111,7 +128,7 @@ async def snapshot(store: JobStore) -> dict[str, Any]:
     """Everything in the database that lasts, to show that a step changed nothing."""
     found = {}
     for key in await all_keys(store):
-        # The mark that holds back the next announcement goes by itself after 50 ms.
+        # The mark that delays the next announcement expires after 50 ms.
         if ":notified:" not in key:
             command, *options = _READ_BY_TYPE[await ask(store, "TYPE", key)]
             found[key] = await ask(store, command, key, *options)
@@ -228,7 +245,7 @@ class SteppedWorker:
         return await self.store.finish_jobs(self.worker_id, outcomes)
 
     async def in_hand(self) -> set[str]:
-        """What Redis has down as held by this worker."""
+        """The jobs that this worker runs, as far as Redis knows."""
         entries = await ask(self.store, "ZRANGE", self.store.keys.active_jobs_key(self.worker_id), 0, -1)
         return {entry.decode() for entry in entries}
 

@@ -147,7 +147,7 @@ async def test_options_of_a_call_win_field_by_field_and_change_nothing_else(
     assert two.next_scheduled_run_time is not None
     assert timedelta(minutes=59) < two.next_scheduled_run_time - two.enqueue_time < timedelta(minutes=61)
     plain = send.request("eve")
-    assert (plain.queue_name, plain.job_id, plain.unique_key) == ("mail", None, "all")
+    assert plain.options == JobOptions(queue_name="mail", max_retries=7, unique_key="all")
 
 
 def test_options_of_the_engine_are_passed_on_and_keys_are_made_from_the_arguments(
@@ -172,7 +172,11 @@ def test_options_of_the_engine_are_passed_on_and_keys_are_made_from_the_argument
         priority=3, limit_key="to eve", idempotency_key="to eve", idempotency_seconds=60
     )
     assert debounced.request("eve").options == JobOptions(
-        priority=3, limit_key="to eve", debounce_key="to eve", debounce_max_seconds=30, replaces_pending=True
+        priority=3,
+        limit_key="to eve",
+        debounce_key="to eve",
+        debounce_max_seconds=30,
+        replace_if_pending=True,
     )
 
 

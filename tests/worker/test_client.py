@@ -66,9 +66,9 @@ async def test_a_client_closes_only_the_store_it_made_and_as_often_as_it_is_told
 ) -> None:
     client = RRQClient(settings, job_store=store)
     await enqueue(client, "send")
-    connected = store.wire._link
+    connected = store.connection._link
     await client.close()
-    assert store.wire._link is connected
+    assert store.connection._link is connected
     assert connected is not None
     assert connected.is_open
 
@@ -446,7 +446,7 @@ async def test_a_call_that_cannot_be_sent_does_not_disturb_the_next_one(settings
         job = await enqueue(client, "send")
         for odd_value in ("\udcff", uuid4(), None):
             with pytest.raises((ValueError, TypeError)):
-                await client.job_store.wire.call("ECHO", odd_value)
+                await client.job_store.connection.call("ECHO", odd_value)
 
         started = time.monotonic()
         status = await client.get_job_status(job.id)

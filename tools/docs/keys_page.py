@@ -56,7 +56,7 @@ def render() -> str:
     rows = [(code(key.pattern), key.type.lower(), key.meaning, key.lifetime) for key in list_keys()]
     return render_page(
         "Keys in Redis",
-        "worker/rrq/broker/keys.py",
+        "worker/rrq/broker/keys.py and control_keys.py",
         OPENING,
         render_table(("key", "type", "what it is", "lives"), rows),
         CLOSING,
@@ -65,7 +65,8 @@ def render() -> str:
 
 def list_keys(keys: Keys | None = None) -> Iterator[KeyFacts]:
     keys = keys or Keys()
-    for name, member in vars(type(keys)).items():
+    members = {name: member for owner in type(keys).__mro__ for name, member in vars(owner).items()}
+    for name, member in members.items():
         is_key = isinstance(member, cached_property) or name.endswith("_key")
         if is_key and not name.startswith("_"):
             yield read_key(keys, name, inspect.getdoc(member))

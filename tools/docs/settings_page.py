@@ -93,10 +93,15 @@ def list_settings(model: type[BaseSettings]) -> Iterator[tuple[str, ...]]:
 
 
 def group_by_comment(model: type[BaseSettings]) -> dict[str, list[str]]:
-    """Return the names of the settings by the comment that stands above them in the class."""
+    """Return the names of the settings by the comment that stands above them in the class or a base of it."""
     groups: dict[str, list[str]] = {}
     section = "Settings"
-    for comment, name in _SECTION.findall(inspect.getsource(model)):
+    owners = [
+        owner
+        for owner in reversed(model.__mro__)
+        if not owner.__module__.startswith(("pydantic", "builtins"))
+    ]
+    for comment, name in _SECTION.findall("".join(map(inspect.getsource, owners))):
         if comment:
             section = comment
         elif name in model.model_fields:

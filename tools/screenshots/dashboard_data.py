@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rrq.broker.cron_table import build_cron_table
 from rrq.cron import CronJob, cron_digest
 from rrq.job import Job, JobStatus
-from rrq.jobs.encoding import build_job_hash
+from rrq.jobs.job_hash import build_job_hash
 
 if TYPE_CHECKING:
     from rrq.store import JobStore

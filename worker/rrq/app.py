@@ -1,8 +1,8 @@
 """App: one application, its job functions and the client that enqueues them, checked by mypy.
 
-It only puts together what is there without it: ``app.registry`` is an ordinary ``JobRegistry``, ``app.settings`` the
+It only puts together what exists without it: ``app.registry`` is an ordinary ``JobRegistry``, ``app.settings`` the
 ``RRQSettings`` that ``rrq worker run --settings module.settings`` takes, ``app.client`` an ``RRQClient``. An
-application of RRQ 0.7 hands over its settings and may mix both ways.
+application of RRQ 0.7 passes its settings and may use both ways.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from rrq.client import RRQClient
 from rrq.context import JobContext
 from rrq.job_function import AsyncJobFunction, JobFunction, PlainJobFunction
-from rrq.jobs.enqueue_options import EnqueueOptions, FunctionOptions
+from rrq.jobs.options import FUNCTION_OPTIONS, FunctionOptions, JobOptions, check_names, merge_options
 from rrq.middleware import CallNext, check_middleware
 from rrq.registry import JobRegistry, is_async_handler
 from rrq.settings import RRQSettings
@@ -51,22 +51,23 @@ class App:
     def job(self, name: str | None = None, **options: Unpack[FunctionOptions]) -> "JobDecorator":
         """Register a function under ``name``, by default its own, with options for all its jobs.
 
-        Its first parameter is the context, a dict; what follows are the arguments of its jobs. Coroutine
-        functions and plain functions are both welcome. Raises ValueError when the name is taken.
+        Its first parameter is the context, a dict; what follows are the arguments of its jobs. It may be a
+        coroutine function or a plain function. Raises ValueError when the name is taken.
         """
         if name is not None and not isinstance(name, str):
             raise TypeError(f"{name!r} is no name for a job. Write @app.job() with its parentheses.")
-        return JobDecorator(self, name, EnqueueOptions(**options))
+        check_names("App.job()", options, FUNCTION_OPTIONS)
+        return JobDecorator(self, name, merge_options({}, options))
 
     def middleware(self, layer: M) -> M:
-        """Wrap an async function around all handlers, inside of those that were there before; a decorator."""
+        """Wrap an async function around all handlers, inside the layers added before; a decorator."""
         check_middleware(layer)
         self.settings.middleware.append(layer)
         return layer
 
     @contextlib.contextmanager
     def bind(self, client: RRQClient) -> Iterator[None]:
-        """Enqueue with another client for the length of a block: that of a test, say."""
+        """Enqueue with another client within a block, for example in a test."""
         before, self._bound_client = self._bound_client, client
         try:
             yield
@@ -89,13 +90,13 @@ class App:
 class JobDecorator:
     """What ``app.job()`` returns: turns one function into a job function."""
 
-    def __init__(self, app: App, name: str | None, options: EnqueueOptions) -> None:
+    def __init__(self, app: App, name: str | None, options: JobOptions) -> None:
         self._app = app
         self._name = name
         self._options = options
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # what gives a coroutine matches both, and the first is meant
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function matches both, and the first is right
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]]
     ) -> AsyncJobFunction[P, R]: ...
     @overload
@@ -104,7 +105,7 @@ class JobDecorator:
         name = self._name or getattr(function, "__name__", None)
         if name is None:
             raise ValueError(f"{function!r} has no name of its own. Give one: app.job('send_email')(…).")
-        # The bare function, so that the registry holds what it always held.
+        # The bare function, as applications of RRQ 0.7 register it.
         self._app.registry.register(name, function)
         kind = AsyncJobFunction if is_async_handler(function) else PlainJobFunction
         return kind(function, name, self._options, lambda: self._app.client)

@@ -10,21 +10,20 @@
     │   ├── JobCancelled               … was cancelled
     │   ├── JobUnfinished              … has not ended in the time it was given
     │   ├── RedisUnavailable           a producer could not reach Redis
-    │   ├── NotDurable                 a job is queued, and nobody confirmed that it is safe
+    │   ├── NotDurable                 a job is queued, and Redis did not confirm that it is safe
     │   ├── EnqueueError               a job was refused before it reached Redis
-    │   │   ├── FunctionDisabled       … somebody has switched its function off
+    │   │   ├── FunctionDisabled       … a person has disabled its function
     │   │   ├── InvalidJob             … a field has a value no job may have (a ValueError too)
     │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
     │   ├── InvalidLimit               a pause or a limit that makes no sense (a ValueError too)
     │   ├── UnreadableJob              a stored hash is not a job
-    │   ├── BurstFailed                a burst ended without being done
-    │   ├── LeaseLost                  this worker was declared dead and lost its jobs
-    │   ├── HandlerNotFound            no handler is registered for a job
+    │   ├── BurstFailed                a burst ended with work left, or could not know
+    │   ├── LeaseLost                  this worker was reaped and lost its jobs
     │   └── SettingsError              the configuration cannot work
     └── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
 
-Errors of Redis itself are not wrapped here; ``store.py`` decides which of them become one of these.
-Every class survives pickling, because results cross process borders in some applications.
+``client.py`` turns errors of Redis into RedisUnavailable or EnqueueError; workers wait them out.
+Every class survives pickling, because some applications pass results between processes.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,6 @@ __all__ = [
     "BurstFailed",
     "EnqueueError",
     "FunctionDisabled",
-    "HandlerNotFound",
     "InvalidJob",
     "InvalidLimit",
     "JobCancelled",
@@ -75,11 +73,11 @@ class RetryJob(RRQError):
 
 
 class JobNotFound(RRQError):
-    """A handle was asked for the result of a job that is not there; the engine itself returns None instead."""
+    """No job is stored under the id of a handle; client and store return None instead."""
 
 
 class JobFailed(RRQError):
-    """A job that somebody waited for is dead-lettered; ``reason`` is the error of its last attempt.
+    """A job whose result was waited for is dead-lettered; ``reason`` is the error of its last attempt.
 
     ``error_type`` names the exception that it was, as a traceback does; None where no handler raised one.
     """
@@ -98,9 +96,9 @@ class JobFailed(RRQError):
         )
 
 
-# Not a CancelledError, which would end whoever waits.
+# Not a CancelledError, which would cancel the task that waits.
 class JobCancelled(RRQError):
-    """A job that somebody waited for was cancelled, so there is no result."""
+    """A job whose result was waited for was cancelled, so there is no result."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(job_id)
@@ -115,7 +113,7 @@ class JobCancelled(RRQError):
 # Not a TimeoutError: raised in a handler that waits for another job, it would count as the handler's own timeout,
 # which is not retried.
 class JobUnfinished(RRQError):
-    """A job has not ended in the time that somebody was ready to wait. It goes on regardless."""
+    """A job has not ended within the timeout of the wait. The job goes on."""
 
     def __init__(self, job_id: str, waited_seconds: float, status: str) -> None:
         super().__init__(job_id, waited_seconds, status)
@@ -125,8 +123,8 @@ class JobUnfinished(RRQError):
 
     def __str__(self) -> str:
         return (
-            f"Job {self.job_id} has not ended within {self.waited_seconds:g} s, it is {self.status}. It is not "
-            "affected by this: wait for it again, or see whether workers serve its queue."
+            f"Job {self.job_id} has not ended within {self.waited_seconds:g} s, it is {self.status}. The job "
+            "goes on: wait for it again, or see whether workers serve its queue."
         )
 
 
@@ -152,8 +150,8 @@ class RedisUnavailable(RRQError):
 class NotDurable(RRQError):
     """Jobs were queued, but what ``settings.durability`` asks for was not confirmed in time.
 
-    They will run unless Redis crashes or fails over before it catches up. ``job_ids`` are theirs: a job that is
-    still known under its id, or has run, must not be enqueued again.
+    They will run unless Redis crashes or fails over before it catches up. ``job_ids`` are their ids: a job that is
+    still stored under its id, or has run, must not be enqueued again.
     """
 
     def __init__(self, durability: str, waited_seconds: float, job_ids: Sequence[str] = ()) -> None:
@@ -215,19 +213,15 @@ class UnreadableJob(RRQError):
 
 
 class BurstFailed(RRQError):
-    """A burst cannot claim to have emptied its queues: Redis gave no answer, or jobs have no handler here."""
+    """A burst cannot know that its queues are empty, because Redis gave no answer; or jobs have no handler here."""
 
 
 class LeaseLost(RRQError):
-    """The fleet took this worker for dead; its jobs belong to others and must be dropped here."""
-
-
-class HandlerNotFound(RRQError):
-    """A job names a handler that this worker has not registered."""
+    """The fleet reaped this worker; its jobs belong to others and must be dropped here."""
 
 
 class SettingsError(RRQError):
-    """The settings were read but contradict each other or the installation."""
+    """The settings contradict each other, or this Redis or installation cannot do what they ask for."""
 
 
 class MaxRetriesExceeded(Exception):

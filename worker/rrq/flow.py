@@ -1,6 +1,7 @@
-"""What holds jobs back and what is known about their flow: pauses, limits, statistics, audit. Values only.
+"""Flow control: pauses, limits, statistics, audit, and reports of pools. Values only.
 
-How a limit is kept is the business of ``lua/shared/flow.lua``; moving these values, of ``broker/flow_protocol.py``.
+``lua/shared/flow.lua`` enforces limits; ``broker/control_calls.py`` and ``broker/observe_calls.py`` write and read these
+values.
 """
 
 import json
@@ -50,7 +51,7 @@ class Limit:
 
     ``rate`` starts are allowed in any ``per_seconds``; with ``burst`` that many may come at once and the rest evenly.
     ``key`` names the argument that tells tenants apart, for ``per_key`` and, with ``is_rate_per_key``, for the rate; a
-    producer may say it itself with ``_limit_key``. A concurrency of 0 lets nothing start.
+    producer may give the key itself with ``_limit_key``. A concurrency of 0 stops them.
     """
 
     # Read by pydantic where settings come from the environment: an unknown name is refused there, too.
@@ -104,13 +105,13 @@ class Pause:
 
 @dataclass(frozen=True)
 class FlowState:
-    """What holds jobs back now, by target; and by scope how many are parked and how many run under a limit."""
+    """What keeps jobs from starting now, by target; and by scope how many are blocked and how many run under a limit."""
 
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     limits: Mapping[str, Limit] = field(default_factory=dict)
     overridden: frozenset[str] = frozenset()
     """Targets whose limit a person has set over what the application declares."""
-    parked: Mapping[str, int] = field(default_factory=dict)
+    blocked: Mapping[str, int] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     declared: Mapping[str, Limit] = field(default_factory=dict)
     """What applications declare, also where a person has set something else."""
@@ -118,7 +119,7 @@ class FlowState:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which waiting jobs are meant."""
+    """Which waiting jobs a call acts on."""
 
     queue: str
     function: str | None = None
@@ -154,7 +155,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class PoolReport:
-    """How a pool stood when its operator last looked. What is not known is None."""
+    """The state of a pool when its operator last looked. Unknown values are None."""
 
     pool: str
     """``namespace/name``."""
@@ -164,23 +165,25 @@ class PoolReport:
     ready: int
     desired: int
     due: int | None
-    held: int | None
-    """Of those due, how many a pause or a limit keeps from starting."""
+    blocked: int | None
+    """Of those due, how many a pause or a limit blocks."""
     busy: int | None
     reason: str
     words: str
     at_ms: int
     """By the clock of Redis."""
     is_paused: bool = False
-    """Whether its workers are kept from starting anything: ``pool:…`` is among the pauses."""
+    """Whether its workers are paused: ``pool:…`` is among the pauses."""
 
     def to_json(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "pool"})
+        # Dashboards of other versions read the number of blocked jobs as "held".
+        values = {"held" if name == "blocked" else name: value for name, value in asdict(self).items()}
+        return json.dumps({name: value for name, value in values.items() if name != "pool"})
 
 
 @dataclass(frozen=True)
 class PoolDecision:
-    """One entry of what was decided about the size of a pool over time."""
+    """One decision about the size of a pool."""
 
     at_ms: int
     replicas: int
@@ -248,7 +251,7 @@ def parse_pool_report(pool: str, text: str) -> PoolReport | None:
             ready=_count(values.get("ready")) or 0,
             desired=_count(values.get("desired")) or 0,
             due=_count(values.get("due")),
-            held=_count(values.get("held")),
+            blocked=_count(values.get("held")),
             busy=_count(values.get("busy")),
             reason=str(values.get("reason", "")),
             words=str(values.get("words", "")),

@@ -1,88 +1,10 @@
-"""What a job is: values only, no Redis and no clock beyond the default enqueue time.
+"""What a job is, for applications: the job and its status, and what is asked for and answered.
 
-How a job looks inside Redis is the business of ``jobs/encoding.py`` and ``jobs/decoding.py``; what happens to it,
-of ``worker.py``.
+The values themselves live in ``rrq.jobs``, beside the code that writes and reads them.
 """
 
-import uuid
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import Enum
-from typing import Any
+from rrq.jobs.job import Job, JobResult, JobStatus
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import JobRequest, new_job_id
 
-from pydantic import BaseModel, Field
-
-__all__ = ["Job", "JobResult", "JobStatus", "new_job_id"]
-
-
-# Not StrEnum: its str() is the bare value, while applications of 0.7 see "JobStatus.PENDING" in
-# their logs and compare with it.
-class JobStatus(str, Enum):  # noqa: UP042
-    """Where a job stands. The text stored in Redis is the member's name."""
-
-    PENDING = "PENDING"
-    ACTIVE = "ACTIVE"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    RETRYING = "RETRYING"
-    CANCELLED = "CANCELLED"
-    # Only ever read: a newer or foreign writer used a word we do not know. Never stored.
-    UNKNOWN = "UNKNOWN"
-
-
-def new_job_id() -> str:
-    """Return a random id (UUID4), so that producers need not coordinate."""
-    return str(uuid.uuid4())
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-class Job(BaseModel):
-    """One unit of work.
-
-    Unknown input is ignored, so that fields written by newer versions never break a reader, and
-    assignment is not validated, because applications of 0.7 assign freely.
-    """
-
-    id: str = Field(default_factory=new_job_id)
-    function_name: str = Field(description="Name under which the handler is registered.")
-    job_args: list[Any] = Field(default_factory=list)
-    job_kwargs: dict[str, Any] = Field(default_factory=dict)
-    enqueue_time: datetime = Field(default_factory=_now, description="Aware, UTC.")
-    status: JobStatus = JobStatus.PENDING
-    current_retries: int = Field(default=0, description="Failed attempts so far.")
-    next_scheduled_run_time: datetime | None = Field(
-        default=None, description="When the job becomes, or became, due."
-    )
-    max_retries: int = Field(default=3, description="Attempts in total: 0 and 1 both mean a single attempt.")
-    job_timeout_seconds: int | None = Field(
-        default=None, description="Limit of one attempt; None takes the setting of the worker."
-    )
-    result_ttl_seconds: int | None = Field(
-        default=None, description="How long a result is kept; None takes the worker's setting."
-    )
-    job_unique_key: str | None = None
-    completion_time: datetime | None = None
-    result: Any | None = None
-    last_error: str | None = None
-    error_type: str | None = Field(
-        default=None, description="The exception behind last_error, named as in a traceback."
-    )
-    queue_name: str | None = Field(default=None, description="As the producer spelled it.")
-    dlq_name: str | None = None
-    trace_context: dict[str, str] | None = Field(
-        default=None, description="Headers that join the handler's trace to the producer's."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """The answer to "how is my job doing?", without the rest of the job."""
-
-    status: JobStatus
-    result: Any | None = None
-    last_error: str | None = None
-    error_type: str | None = None
-    """The exception behind ``last_error``, named as in a traceback; None where no handler raised one."""
+__all__ = ["Job", "JobOptions", "JobRequest", "JobResult", "JobStatus", "new_job_id"]

@@ -1,17 +1,18 @@
 """What a function becomes under ``@app.job()``: itself, and a producer of its jobs that mypy can check.
 
-``P`` are the parameters of the function without its context, ``R`` is what it returns. Which options there are is
-told by ``jobs/enqueue_options.py``; running the jobs is left to the worker, which gets the bare function from the registry.
+``P`` are the parameters of the function without its context, ``R`` is what it returns. ``jobs/options.py`` lists the
+options; the worker runs the jobs and gets the bare function from the registry.
 """
 
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
 
-from rrq.client import JobRequest, RRQClient
+from rrq.client import RRQClient
 from rrq.context import JobContext
 from rrq.job_handle import JobHandle
-from rrq.jobs.enqueue_options import CallOptions, EnqueueOptions
+from rrq.jobs.options import CALL_OPTIONS, CallOptions, JobOptions, check_names, merge_options, resolve_keys
+from rrq.jobs.request import JobRequest
 
 __all__ = ["AsyncJobFunction", "Enqueuer", "JobFunction", "PlainJobFunction"]
 
@@ -22,10 +23,10 @@ R = TypeVar("R")
 class Enqueuer(Generic[P, R]):
     """Enqueues jobs of one function, all with the same options."""
 
-    def __init__(self, name: str, options: EnqueueOptions, get_client: Callable[[], RRQClient]) -> None:
+    def __init__(self, name: str, options: JobOptions, get_client: Callable[[], RRQClient]) -> None:
         self.name = name
         self.options = options
-        # Asked for each time: an application is imported long before it is known which Redis it will use.
+        # Asked for each time: an application is imported before it is known which Redis it will use.
         self._get_client = get_client
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -38,20 +39,21 @@ class Enqueuer(Generic[P, R]):
         return JobHandle(job.id, client)
 
     def request(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRequest:
-        """Return a job for ``RRQClient.enqueue_many``, with these arguments and options; nothing is sent."""
-        return self.options.build_request(self.name, args, kwargs)
+        """Return a job for ``RRQClient.enqueue_many``, with these arguments and options, without sending it."""
+        return JobRequest(self.name, args, kwargs, options=resolve_keys(self.options, args, kwargs))
 
     def with_options(self, **options: Unpack[CallOptions]) -> "Enqueuer[P, R]":
         """Return an enqueuer of the same function whose jobs have these options as well."""
-        return Enqueuer(self.name, self.options.merged(options), self._get_client)
+        check_names("with_options()", options, CALL_OPTIONS)
+        return Enqueuer(self.name, merge_options(self.options, options), self._get_client)
 
     def handle(self, job_id: str) -> JobHandle[R]:
-        """Return the handle of a job that was enqueued before, by whichever process."""
+        """Return the handle of a job that any process enqueued before."""
         return JobHandle(job_id, self._get_client())
 
 
 class JobFunction(Enqueuer[P, R]):
-    """A registered function. Called, it runs here and now, as if it had never been decorated."""
+    """A registered function. A call runs it here and now, as if it had never been decorated."""
 
     __name__: str
 
@@ -59,7 +61,7 @@ class JobFunction(Enqueuer[P, R]):
         self,
         function: Callable[..., Any],
         name: str,
-        options: EnqueueOptions,
+        options: JobOptions,
         get_client: Callable[[], RRQClient],
     ) -> None:
         super().__init__(name, options, get_client)

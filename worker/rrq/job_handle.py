@@ -1,6 +1,6 @@
 """JobHandle: one job as the producer that enqueued it sees it, with the type of its result.
 
-Waiting itself is ``RRQClient.wait_for_completion``; here its answers become a value or an exception.
+``RRQClient.wait_for_completion`` waits; here its answers become a value or an exception.
 """
 
 from typing import Generic, TypeVar, cast
@@ -16,7 +16,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class JobHandle(Generic[R_co]):
-    """A job that was enqueued. ``id`` is all that has to be kept to find it again."""
+    """A job that was enqueued. Its ``id`` is enough to find it again."""
 
     def __init__(self, job_id: str, client: RRQClient) -> None:
         self.id = job_id
@@ -28,13 +28,13 @@ class JobHandle(Generic[R_co]):
     async def result(self, *, timeout_seconds: float = 30.0) -> R_co:
         """Wait for the end of the job and return what its function returned.
 
-        The result has been JSON meanwhile: a tuple comes back as a list, a model as a dict. Raises JobFailed when the
+        The result travels as JSON: a tuple comes back as a list, a model as a dict. Raises JobFailed when the
         job was dead-lettered, JobCancelled, JobUnfinished when the time is up before, and JobNotFound when
         there is no such job (any more: a result is kept for ``result_ttl_seconds``). Retries are waited for.
         """
         seen = await self._client.wait_for_completion(self.id, timeout_seconds=timeout_seconds)
         if seen is None:
-            # No job, or no time: only another look tells which.
+            # There is no such job, or the time is up: another look shows which.
             seen = await self._client.get_job_status(self.id)
         return self._unpack(seen, timeout_seconds)
 
@@ -60,5 +60,5 @@ class JobHandle(Generic[R_co]):
         return None if seen is None else seen.status
 
     async def cancel(self) -> CancelCode:
-        """Cancel the job while it is queued, or tell the worker that runs it; returns what happened."""
+        """Cancel the job while it is queued, or ask its worker to; returns what happened."""
         return await self._client.cancel(self.id)

@@ -1,21 +1,19 @@
-"""Every option of client, worker and store, with its unit and the reason for its default.
+"""Every setting of client, worker and store, with its unit and the reason for its default.
 
-Each can be given as keyword argument or as environment variable ``RRQ_<NAME>``; the former wins.
-Applications change fields of a live object, so readers look at the field each time they need it,
-and assignment is not validated. ``.env`` files and ``--settings`` are the business of ``cli.py``;
-turning the DSN into connections, of the store.
+A setting is a keyword argument or an environment variable ``RRQ_<NAME>``; the former wins. Applications change fields of
+a live object, so readers look at the field each time they need it, and assignment is not validated. The settings of
+Redis are in ``runtime/redis_settings.py``. ``settings_loading.py`` reads ``.env`` files and ``--settings``;
+``broker/connection.py`` turns the DSN into connections.
 
 No name here may end in ``_host`` or ``_port``, nor contain ``_service_``: Kubernetes injects
 ``RRQ_REDIS_PORT=tcp://…`` and the like for a Service called ``rrq-redis``.
 """
 
-import json
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rrq.constants import (
     DEFAULT_DLQ_NAME,
@@ -32,14 +30,15 @@ from rrq.cron import CronJob
 from rrq.flow import Limit
 from rrq.middleware import Middleware, check_middleware
 from rrq.registry import JobRegistry
+from rrq.runtime.redis_settings import RedisSettings
 from rrq.runtime.suggestions import find_meant
 
 __all__ = ["RRQSettings"]
 
 # Two renewals may get lost before the lease ends.
 _RENEWALS_PER_LEASE: Final = 3
-# Half a lease without any heartbeat counts as an outage of Redis, after which nobody is reaped for one lease. A fleet
-# of one worker must not look like that, also when a heartbeat is a little late.
+# Half a lease without any heartbeat counts as an outage of Redis, after which no worker is reaped for one lease. A fleet
+# of one worker must not look like that, even when a heartbeat is a little late.
 _LONGEST_RENEWAL_SHARE: Final = 0.4
 # From the validator through pydantic and pydantic-settings to the line that builds the settings.
 _FRAMES_TO_CALLER: Final = 4
@@ -59,7 +58,7 @@ _OTHER_WORDS: Final = {
 
 
 def find_meant_setting(name: str) -> str | None:
-    """Return the setting that somebody who wrote ``name`` most likely meant; None when there is no telling."""
+    """Return the setting that the user who wrote ``name`` most likely meant; None when no setting is near."""
     return _OTHER_WORDS.get(name) or find_meant(name, RRQSettings.model_fields)
 
 
@@ -68,16 +67,8 @@ def describe_meant_setting(name: str) -> str:
     return "" if meant is None else f" Did you mean {meant!r}?"
 
 
-class RRQSettings(BaseSettings):
+class RRQSettings(RedisSettings):
     """The configuration of one application."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="RRQ_",
-        extra="ignore",
-        arbitrary_types_allowed=True,
-        # The text of a validation error would quote all that was given, the DSN and its password too.
-        hide_input_in_errors=True,
-    )
 
     # What the application brings
 
@@ -92,7 +83,7 @@ class RRQSettings(BaseSettings):
     )
     middleware: list[Middleware] = Field(
         default_factory=list,
-        description="Async functions around every handler, the first one outermost; told in rrq.middleware.",
+        description="Async functions around every handler, the first one outermost; see rrq.middleware.",
     )
     cron_jobs: list[CronJob] = Field(
         default_factory=list,
@@ -103,82 +94,6 @@ class RRQSettings(BaseSettings):
     )
     metrics_exporter: str | None = Field(
         default=None, description="'prometheus', 'statsd' or the dotted path of an exporter class."
-    )
-
-    # Redis
-
-    redis_dsn: str = Field(
-        default="redis://localhost:6379/0",
-        # It may hold a password, and settings get printed.
-        repr=False,
-        description=(
-            "Where Redis is: redis://, rediss:// (TLS), unix:// or "
-            "redis+sentinel://user:password@host1:26379,host2:26379/service/db."
-        ),
-    )
-    redis_socket_timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        description=(
-            "How long one command may take. Without a limit a half-open connection, as a lost node "
-            "leaves behind, hangs for ever; five seconds is a third of the lease."
-        ),
-    )
-    redis_connect_timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        description="How long connecting may take: a vanished Pod IP answers nothing at all.",
-    )
-    redis_max_reply_bytes: int = Field(
-        default=1024 * 1024 * 1024,
-        ge=1,
-        description=(
-            "Largest reply of Redis that is read; a larger one ends the connection. A claim has the arguments of all "
-            "its jobs in one reply, so raise this together with max_job_payload_bytes and worker_concurrency."
-        ),
-    )
-    redis_max_reply_values: int | None = Field(
-        default=None,
-        ge=1,
-        description=(
-            "Most values in one reply of Redis; by default they are not counted. Set it only for a Redis that you do "
-            "not trust: text in a job that looks like the header of an array is counted, too."
-        ),
-    )
-    redis_tls_ca_file: str | None = Field(
-        default=None,
-        description="File with the authority that signed the certificate of Redis, for rediss://.",
-    )
-    redis_sentinel_hosts: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description=(
-            "Sentinels as host:port, comma-separated or as JSON list. Together with "
-            "redis_sentinel_service an alternative to a redis+sentinel:// DSN."
-        ),
-    )
-    redis_sentinel_service: str | None = Field(
-        default=None, description="Name under which the Sentinels know the master."
-    )
-    key_prefix: str = Field(
-        default="rrq:",
-        description=(
-            "Start of every key. 'rrq:' is shared with RRQ 0.7; a hash tag such as '{rrq}:' keeps "
-            "all keys in one slot, which Redis Cluster needs."
-        ),
-    )
-
-    durability: Literal["server", "replica", "fsync"] = Field(
-        default="server",
-        description=(
-            "When a job counts as enqueued: 'server' once Redis has it, which may forget the last moments in a "
-            "crash or fail-over; 'replica' once a replica has it too (WAIT); 'fsync' once it is on the disk "
-            "of Redis (WAITAOF from 7.2 on, or appendfsync always)."
-        ),
-    )
-    durability_wait_seconds: float = Field(
-        default=2.0,
-        gt=0,
-        description="How long a producer waits for the replica or the disk before it raises NotDurable.",
     )
 
     # Jobs
@@ -192,7 +107,7 @@ class RRQSettings(BaseSettings):
     )
     default_job_timeout_seconds: int = Field(
         default=DEFAULT_JOB_TIMEOUT_SECONDS,
-        description="Seconds one attempt may take; running out of them is not retried.",
+        description="Seconds one attempt may take; an attempt that takes longer is not retried.",
     )
     default_lock_timeout_extension_seconds: int = Field(
         default=DEFAULT_LOCK_TIMEOUT_EXTENSION_SECONDS,
@@ -274,7 +189,7 @@ class RRQSettings(BaseSettings):
         gt=0,
         description=(
             "Seconds that the growing delay between empty polls never exceeds. Producers of RRQ "
-            "0.7 wake nobody, so this is how long their jobs may wait for an idle worker."
+            "0.7 send no wake-up, so this is how long their jobs may wait for an idle worker."
         ),
     )
     worker_health_check_interval_seconds: int | float = Field(
@@ -369,7 +284,7 @@ class RRQSettings(BaseSettings):
         ge=0,
         description=(
             "Seconds a burst worker waits for an unreachable Redis before it gives up with an "
-            "error: not knowing whether there is work is not the same as being done."
+            "error, because it cannot know whether there is work left."
         ),
     )
     worker_burst_linger_seconds: float = Field(
@@ -380,9 +295,9 @@ class RRQSettings(BaseSettings):
 
     @property
     def lease_renewal_seconds(self) -> float:
-        """Seconds between two renewals, with the default worked out."""
+        """Seconds between two renewals, with the default applied."""
         if self.worker_lease_renewal_seconds is not None:
-            # A field of a live object may be changed, which nothing validates.
+            # Applications may assign to the field of a live object, which is not validated.
             return min(self.worker_lease_renewal_seconds, self._longest_renewal_seconds)
         return self.worker_lease_seconds / _RENEWALS_PER_LEASE
 
@@ -398,35 +313,15 @@ class RRQSettings(BaseSettings):
 
     @property
     def sync_handler_threads(self) -> int:
-        """Threads for plain handlers, with the default worked out."""
+        """Threads for plain handlers, with the default applied."""
         if self.worker_sync_handler_threads is not None:
             return self.worker_sync_handler_threads
         return self.worker_concurrency
-
-    @field_validator("redis_sentinel_hosts", mode="before")
-    @classmethod
-    def _split_host_list(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):
-            return json.loads(value)
-        return [host.strip() for host in value.split(",") if host.strip()]
 
     @field_validator("middleware")
     @classmethod
     def _check_middleware(cls, value: list[Middleware]) -> list[Middleware]:
         return [check_middleware(layer) for layer in value]
-
-    @field_validator("key_prefix")
-    @classmethod
-    def _check_key_prefix(cls, value: str) -> str:
-        if not value.endswith(":") or any(character.isspace() for character in value):
-            raise ValueError("a key prefix has no spaces and ends in ':', such as 'shop:'")
-        opening = value.find("{")
-        # Redis Cluster takes "{}" for no tag at all and would spread the keys.
-        if opening >= 0 and value.find("}", opening) <= opening + 1:
-            raise ValueError("a hash tag needs text between its braces, such as '{shop}:'")
-        return value
 
     @field_validator("worker_queue_weights")
     @classmethod
@@ -445,8 +340,8 @@ class RRQSettings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _tell_unknown_names(cls, given: Any) -> Any:
-        # Ignored as in RRQ 0.7, but never silently. A subclass may take what it likes under any other name.
+    def _warn_of_unknown_names(cls, given: Any) -> Any:
+        # Ignored as in RRQ 0.7, but with a warning. A subclass may take values under other names.
         is_open = cls.model_config.get("extra") == "allow" or any(
             field.alias or field.validation_alias for field in cls.model_fields.values()
         )
@@ -467,10 +362,4 @@ class RRQSettings(BaseSettings):
                 "silence for an outage of Redis, and would not recover the jobs of dead workers. Lower it, or raise "
                 "worker_lease_seconds."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_sentinel(self) -> "RRQSettings":
-        if self.redis_sentinel_hosts and not self.redis_sentinel_service:
-            raise ValueError("redis_sentinel_hosts also needs redis_sentinel_service, the name of the master")
         return self

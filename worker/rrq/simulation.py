@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rrq.job import Job, JobStatus, new_job_id
-from rrq.jobs.encoding import build_job_hash
+from rrq.jobs.job_hash import build_job_hash
 from rrq.jobs.stored_job import QUEUED_STATUSES
 from rrq.store import JobStore
 

@@ -1,7 +1,7 @@
-"""What a tracer is told about jobs, whichever tracer it is. Without one, nothing is.
+"""The interface of tracers: what they learn about jobs. By default there is no tracer.
 
 ``configure()`` takes an object of a class derived from ``Telemetry``; ``rrq.integrations`` has those
-for OpenTelemetry, Logfire and Datadog. When spans begin and end is decided by ``tracing.py``.
+for OpenTelemetry, Logfire and Datadog. ``tracing.py`` decides when spans begin and end.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class EnqueueSpan:
         """The call is over: these jobs were queued, or ``error`` is why none is known to be."""
 
     def discard(self) -> None:
-        """The call came to nothing worth telling, such as a cron tick that another worker fired."""
+        """The call enqueued nothing, such as a cron tick that another worker fired: drop the span."""
 
 
 class JobSpan:
@@ -78,13 +78,13 @@ active: Telemetry = _OFF
 
 
 def configure(telemetry: Telemetry) -> None:
-    """Tell ``telemetry`` of every enqueue and every attempt in this process from now on."""
+    """Trace every enqueue and every attempt in this process with ``telemetry`` from now on."""
     global active
     active = telemetry
 
 
 def disable() -> None:
-    """Trace nothing any more. Attempts under way still end their spans."""
+    """Stop tracing. Attempts under way still end their spans."""
     configure(_OFF)
 
 

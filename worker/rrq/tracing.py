@@ -1,7 +1,6 @@
-"""Where client and worker meet the tracer of the process; used only while one is configured.
+"""Calls of client and worker to the tracer of the process, while one is configured.
 
-A tracer is foreign code in the path of every job: whatever it raises is logged here and costs a span,
-never a job.
+A tracer is foreign code in the path of every job: an error of it is logged here and costs a span, never a job.
 """
 
 import json
@@ -60,8 +59,7 @@ class JobTraces(dict[int, JobSpan]):
         """Record how the attempt ended. The first end counts."""
         span = self.get(id(job))
         if span is not None:
-            # What the handler raised is being handled right now, some calls further up; overridden
-            # methods on the way need not hand it on.
+            # A caller further up handles what the handler raised, so that overridden methods need not pass it on.
             error = sys.exc_info()[1] if kind in _FAILURES else None
             _quietly(span.end, kind.value, error, message)
 

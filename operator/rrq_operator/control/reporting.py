@@ -313,7 +313,7 @@ class Reporter:
         is_held = bool(status.get("due")) and status.get("held") == status.get("due")
         ages = (
             [
-                0.0 if is_held or queue.held >= queue.due else queue.oldest_due_age_seconds or 0.0
+                0.0 if is_held or queue.blocked >= queue.due else queue.oldest_due_age_seconds or 0.0
                 for queue in seen.queues.values()
             ]
             if seen is not None
@@ -352,7 +352,7 @@ def _build_card(this_round: Round, status: Status) -> PoolReport | None:
         ready=status.get("readyReplicas", 0),
         desired=status.get("desiredReplicas", 0),
         due=status.get("due"),
-        held=status.get("held"),
+        blocked=status.get("held"),
         busy=sum(worker.busy for worker in seen.workers.values()),
         reason=str(status.get("reason", "")),
         words=status.get("lastDecision", {}).get("words", ""),

@@ -82,7 +82,7 @@ def count_waiting(
     due = sum(queue.due for _, queue in found)
     if is_on_hold:
         return Waiting(may_start=0, held=due, due_soon=0)
-    held = sum(min(queue.due, queue.held) for _, queue in found)
+    held = sum(min(queue.due, queue.blocked) for _, queue in found)
     orphaned = sum(queue.orphaned for name, queue in found if f"queue:{name}" not in seen.paused)
     # What comes due in a queue that is paused will only be held as well. Pools that share a queue are told what is due
     # within the longest of their horizons: a pool that starts faster has until then.

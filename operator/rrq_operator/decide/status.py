@@ -210,7 +210,7 @@ def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
         return status
     status |= {
         "due": sum(queue.due for queue in queues.values()),
-        "held": sum(queue.due if picture.is_on_hold else queue.held for queue in queues.values()),
+        "held": sum(queue.due if picture.is_on_hold else queue.blocked for queue in queues.values()),
         "orphaned": sum(queue.orphaned for queue in queues.values()),
         "dueSoon": sum(queue.due_soon for queue in queues.values()),
         "later": sum(queue.later for queue in queues.values()),

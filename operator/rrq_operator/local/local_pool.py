@@ -84,7 +84,7 @@ class LocalPool(ABC):
             ready=seen.ready,
             desired=seen.desired,
             due=seen.due,
-            held=seen.held,
+            blocked=seen.held,
             busy=seen.busy,
             reason=seen.reason,
             words=seen.words,

@@ -9,7 +9,7 @@ from rrq.broker.connection import REDIS_ERRORS
 from rrq.broker.messages import Observation
 from rrq.exc import RRQError
 from rrq.inspect.jobs import read_in_batches, read_listed_jobs
-from rrq.jobs.stored_job import decode
+from rrq.jobs.codec import decode
 from rrq.runtime.masking import mask_secrets
 from rrq.store import JobStore
 from rrq_operator.plugin.pool_redis import RedisAddress, RedisLocator, RedisTrouble

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rrq.broker.messages import Admission, Observation
-from rrq.broker.protocol import ADMITTED_PER_CALL
+from rrq.broker.observe_calls import ADMITTED_PER_CALL
 
 #: Due jobs that one call looks at, in all its queues together: a few milliseconds of Redis.
 _ENTRIES_PER_CALL = 2 * ADMITTED_PER_CALL
@@ -72,7 +72,7 @@ class SortedLook:
             answer = await self._queues.admit(names)
             self._turn += 1
             self._looked_at |= dict.fromkeys(names, self._turn)
-            has_changed = has_changed or bool(answer.parked or answer.let_in)
+            has_changed = has_changed or bool(answer.blocked or answer.unblocked)
             unfinished = {name: count for name, count in unfinished.items() if name not in names}
             unfinished |= answer.unfinished
             waiting = [*waiting[len(names) :], *answer.unfinished]
@@ -83,7 +83,7 @@ class SortedLook:
 
 def find_unsorted(seen: Observation) -> list[str]:
     """Return the queues with jobs that could start as far as the queue is concerned."""
-    return [name for name, queue in seen.queues.items() if queue.due > queue.held]
+    return [name for name, queue in seen.queues.items() if queue.due > queue.blocked]
 
 
 def take_some(names: Sequence[str], seen: Observation) -> list[str]:
@@ -107,7 +107,7 @@ def hold_back(seen: Observation, unfinished: Mapping[str, int]) -> Observation:
     if not unfinished:
         return seen
     queues = {
-        name: replace(queue, held=max(queue.held, queue.due - unfinished[name]))
+        name: replace(queue, blocked=max(queue.blocked, queue.due - unfinished[name]))
         if name in unfinished
         else queue
         for name, queue in seen.queues.items()

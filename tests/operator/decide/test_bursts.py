@@ -207,7 +207,7 @@ def test_ticks_that_pass_on_hold_are_not_made_up_for() -> None:
 
 def test_what_is_measured_of_the_queues_of_a_burst() -> None:
     queues = {
-        "a": QueueObservation(5, 0, 0, None, None, held=3, orphaned=2),
+        "a": QueueObservation(5, 0, 0, None, None, blocked=3, orphaned=2),
         "b": QueueObservation(4, 0, 0, None, None),
         "of others": QueueObservation(100, 0, 0, None, None),
     }

@@ -47,7 +47,7 @@ def test_a_new_pool_is_told_of_and_noted_as_a_decision() -> None:
         ({"due": 5, "words": "5 due"}, 14, True, False),
         ({"due": 5}, 15, True, True),
         ({"busy": 5}, 15, True, True),
-        ({"held": 5}, 15, True, False),
+        ({"blocked": 5}, 15, True, False),
         ({"desired": 2}, 0.5, False, False),
         ({"desired": 2}, 1, True, True),
         ({"replicas": 2}, 1, True, True),

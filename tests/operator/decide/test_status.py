@@ -110,7 +110,7 @@ def test_a_pool_on_hold_says_so_and_how_many_jobs_wait_for_it() -> None:
 
 
 def test_jobs_that_may_not_start_are_counted_apart() -> None:
-    queues = QUEUES | {"default": replace(QUEUES["default"], held=2)}
+    queues = QUEUES | {"default": replace(QUEUES["default"], blocked=2)}
     status, conditions = build_deployment_status(replace(PICTURE, queues=queues), step(), DEPLOYMENT, None)
     assert (status["due"], status["held"]) == (5, 2)
     assert all(not entry.is_bad for entry in conditions)

@@ -158,7 +158,7 @@ async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
 
     report = await eventually(read_report, 30, "the pool is not published")
     assert report is not None
-    assert (report.reason, report.due, report.held, report.is_paused) == ("OnHold", 12, 12, True)
+    assert (report.reason, report.due, report.blocked, report.is_paused) == ("OnHold", 12, 12, True)
     await client.job_store.set_pause(target, None, "ada")
     await eventually(lambda: desk.replicas() == 2, 30)
     await eventually(lambda: desk.events("Resumed"), 30)

@@ -190,7 +190,7 @@ async def test_a_pool_on_hold_starts_nothing_and_ends_what_it_runs(
     await stays_true(lambda: not local_mode.replicas(), 2, "a replica was started")
     [report] = await eventually(store.read_pools)
     assert (report.pool, report.is_paused, report.reason) == ("default/shop", True, "OnHold")
-    assert (report.replicas, report.due, report.held) == (0, 20, 20)
+    assert (report.replicas, report.due, report.blocked) == (0, 20, 20)
     await store.set_pause("pool:default/shop", None, "ada")
     await eventually(lambda: local_mode.ledger.count("started") == 10, PATIENCE_SECONDS)
 

@@ -55,7 +55,7 @@ def look(queues: CountedQueues, troubles: list[str]) -> SortedLook:
 
 async def demand(look: SortedLook, *names: str) -> int:
     seen = await look.look(dict.fromkeys(names or ("default",), 0.0))
-    return sum(queue.due - queue.held for queue in seen.queues.values())
+    return sum(queue.due - queue.blocked for queue in seen.queues.values())
 
 
 def jobs(count: int, start: int = 0) -> list[str]:
@@ -161,4 +161,4 @@ def test_one_call_looks_at_a_bounded_number_of_jobs() -> None:
 
 def test_what_was_not_looked_at_is_held_back() -> None:
     held = hold_back(seen(a=(500, 3), b=(500, 3), c=(500, 490)), {"a": 20, "c": 20})
-    assert {name: queue.held for name, queue in held.queues.items()} == {"a": 480, "b": 3, "c": 490}
+    assert {name: queue.blocked for name, queue in held.queues.items()} == {"a": 480, "b": 3, "c": 490}

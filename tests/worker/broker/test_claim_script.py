@@ -25,7 +25,7 @@ from queue_steps import (
 from rrq.broker.messages import Verdict
 from rrq.flow import Limit
 from rrq.job import Job
-from rrq.jobs.decoding import CLAIMED_FIELDS, parse_claimed_job
+from rrq.jobs.codec import CLAIMED_FIELDS, parse_claimed_job
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 

@@ -1,4 +1,4 @@
-"""Cron ticks: each fires once in the whole fleet, not before its time, not beside a held lock."""
+"""Cron ticks: each fires once in the whole fleet, not before its time, not while another job has its lock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from queue_steps import (
     QUEUE,
+    NewJob,
     SteppedWorker,
     ask,
     ids,
@@ -20,7 +21,7 @@ from queue_steps import (
     start_worker,
     tokens,
 )
-from rrq.broker.messages import CronVerdict, NewJob
+from rrq.broker.messages import CronVerdict
 
 if TYPE_CHECKING:
     from rrq.store import JobStore

@@ -83,7 +83,7 @@ async def test_jobs_run_for_an_acl_user_that_may_touch_only_its_prefix(
         "-@dangerous",
         "+info",
     ]
-    await admin.job_store.wire.call("ACL", "SETUSER", "worker", *rules)
+    await admin.job_store.connection.call("ACL", "SETUSER", "worker", *rules)
     dsn = f"redis://worker:se%3Acr%2Fet@127.0.0.1:{own_redis.port}/0"
     settings = RRQSettings(redis_dsn=dsn, key_prefix="shop:")
     client = await run_some_jobs(settings, registry)
@@ -109,7 +109,7 @@ async def test_a_sentinel_that_is_gone_costs_no_time(own_redis: EmbeddedRedis) -
             gone.refuse = True
             dsn = f"redis+sentinel://127.0.0.1:{gone.port},127.0.0.1:{sentinel.port}/mymaster/0"
             async with aclosing(JobStore(RRQSettings(redis_dsn=dsn))) as store:
-                assert await store.wire.call("PING") == b"PONG"
+                assert await store.connection.call("PING") == b"PONG"
             # By itself redis-py would ask it ten times over seconds before it asks the next one.
             assert 1 <= gone.connections_made <= 3
 

@@ -24,7 +24,8 @@ from rrq.broker.keys import Keys
 from rrq.broker.messages import CancelCode, CronVerdict, DeathCertificate
 from rrq.cron import CronJob
 from rrq.flow import Limit
-from rrq.jobs.options import JobOptions, build_options
+from rrq.jobs.options import JobOptions
+from rrq.jobs.request import encode_options
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 
@@ -129,7 +130,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     await shop.publish_limits("app", {"function:other": Limit(rate=1)})
     await shop.set_pause("queue:elsewhere", "paused", "ada")
     await shop.open_batch("b", 1, "", 60)
-    options = build_options(JobOptions(idempotency_key="i", batch_id="b"))
+    options = encode_options(JobOptions(idempotency_key="i", batch_id="b"))
     await shop.enqueue_jobs([new_job("parked", options=options)], "e.2")
     await shop.enqueue_jobs([new_job("free", function_name="other", options='{"debounce_key": "d"}')], "e.3")
     third = await start_worker(shop, "u")

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy import RedisProxy
 from rrq.broker.connection import LOST_REPLY_ERRORS, open_redis
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.settings import RRQSettings
 from waiting import eventually
 
@@ -29,19 +29,19 @@ UNREADABLE = b"%1\r\n*1\r\n:1\r\n:2\r\n"
 
 
 @contextlib.asynccontextmanager
-async def open_wire(dsn: str) -> AsyncIterator[Wire]:
+async def open_connection(dsn: str) -> AsyncIterator[PipelinedConnection]:
     settings = RRQSettings(redis_dsn=dsn, redis_socket_timeout_seconds=10)
     redis = open_redis(settings)
-    wire = Wire(settings, redis)
-    yield wire
-    await wire.aclose()
+    connection = PipelinedConnection(settings, redis)
+    yield connection
+    await connection.aclose()
     await redis.aclose()
 
 
 @pytest.fixture
-async def wire(own_redis: EmbeddedRedis) -> AsyncIterator[Wire]:
-    async with open_wire(own_redis.dsn) as wire:
-        yield wire
+async def connection(own_redis: EmbeddedRedis) -> AsyncIterator[PipelinedConnection]:
+    async with open_connection(own_redis.dsn) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -51,17 +51,17 @@ async def proxy(own_redis: EmbeddedRedis) -> AsyncIterator[RedisProxy]:
 
 
 @pytest.fixture
-async def odd_wire(proxy: RedisProxy) -> AsyncIterator[Wire]:
-    """A wire whose answers a test may confuse."""
-    async with open_wire(proxy.dsn) as wire:
-        assert await echo(wire, "before") == "before"
-        yield wire
+async def odd_connection(proxy: RedisProxy) -> AsyncIterator[PipelinedConnection]:
+    """A connection whose answers a test may confuse."""
+    async with open_connection(proxy.dsn) as connection:
+        assert await echo(connection, "before") == "before"
+        yield connection
 
 
-async def echo(wire: Wire, text: str) -> str:
+async def echo(connection: PipelinedConnection, text: str) -> str:
     """Return what Redis answered, or nothing when the connection was lost."""
     try:
-        answer: bytes = await wire.call("ECHO", text)
+        answer: bytes = await connection.call("ECHO", text)
     except LOST_REPLY_ERRORS:
         return ""
     return answer.decode()
@@ -69,23 +69,23 @@ async def echo(wire: Wire, text: str) -> str:
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_call_that_is_cancelled_while_it_is_written_leaves_no_answers_to_others(
-    wire: Wire, own_redis: EmbeddedRedis, turns: int
+    connection: PipelinedConnection, own_redis: EmbeddedRedis, turns: int
 ) -> None:
-    assert await echo(wire, "before") == "before"
-    assert wire._link is not None
-    writer = wire._link.connection._writer
+    assert await echo(connection, "before") == "before"
+    assert connection._link is not None
+    writer = connection._link.connection._writer
     assert writer is not None
     own_redis.pause()
     try:
-        early = [asyncio.create_task(echo(wire, f"early {n}")) for n in range(3)]
-        cut = asyncio.create_task(wire.call("SET", "large", LARGE))
+        early = [asyncio.create_task(echo(connection, f"early {n}")) for n in range(3)]
+        cut = asyncio.create_task(connection.call("SET", "large", LARGE))
         await asyncio.sleep(0.1)
         assert not cut.done()
         cut.cancel()
         # Calls that come right away, and some turns of the event loop later.
         for _ in range(turns):
             await asyncio.sleep(0)
-        late = [asyncio.create_task(echo(wire, f"late {n}")) for n in range(5)]
+        late = [asyncio.create_task(echo(connection, f"late {n}")) for n in range(5)]
         await asyncio.sleep(0.05)
     finally:
         own_redis.resume()
@@ -96,7 +96,7 @@ async def test_a_call_that_is_cancelled_while_it_is_written_leaves_no_answers_to
     for n, answer in enumerate(await asyncio.gather(*late)):
         assert answer in (f"late {n}", "")
     for n in range(3):
-        answers = await asyncio.gather(*(echo(wire, f"{n} {m}") for m in range(5)))
+        answers = await asyncio.gather(*(echo(connection, f"{n} {m}") for m in range(5)))
         assert answers == [f"{n} {m}" for m in range(5)]
     # What was written of the large one still goes out, on a socket that nobody listens to.
     with contextlib.suppress(OSError):
@@ -104,87 +104,95 @@ async def test_a_call_that_is_cancelled_while_it_is_written_leaves_no_answers_to
 
 
 async def test_an_answer_that_came_while_the_process_stood_still_is_read(own_redis: EmbeddedRedis) -> None:
-    async with open_wire(own_redis.dsn) as wire:
-        assert await echo(wire, "before") == "before"
-        link = wire._link
-        call = asyncio.create_task(wire.call("ECHO", "during", timeout_seconds=0.1))
+    async with open_connection(own_redis.dsn) as connection:
+        assert await echo(connection, "before") == "before"
+        link = connection._link
+        call = asyncio.create_task(connection.call("ECHO", "during", timeout_seconds=0.1))
         await asyncio.sleep(0)  # it is written
         time.sleep(0.5)  # noqa: ASYNC251  the answer comes and the time is up, and nobody sees either
         assert await call == b"during"
-        assert wire._link is link
+        assert connection._link is link
 
 
 async def test_a_server_that_does_not_answer_is_given_up(own_redis: EmbeddedRedis) -> None:
-    async with open_wire(own_redis.dsn) as wire:
-        assert await echo(wire, "before") == "before"
+    async with open_connection(own_redis.dsn) as connection:
+        assert await echo(connection, "before") == "before"
         own_redis.pause()
         try:
             with pytest.raises(RedisTimeoutError, match=r"did not answer within 0\.2 s"):
-                await wire.call("ECHO", "in vain", timeout_seconds=0.2)
+                await connection.call("ECHO", "in vain", timeout_seconds=0.2)
         finally:
             own_redis.resume()
-        assert await echo(wire, "after") == "after"
+        assert await echo(connection, "after") == "after"
 
 
-async def test_a_connection_that_was_hung_up_behind_our_back_is_not_used_again(wire: Wire) -> None:
-    assert await echo(wire, "before") == "before"
-    link = wire._link
+async def test_a_connection_that_was_hung_up_behind_our_back_is_not_used_again(
+    connection: PipelinedConnection,
+) -> None:
+    assert await echo(connection, "before") == "before"
+    link = connection._link
     assert link is not None
     # As redis-py does when a write fails: it would open the same connection again for the next one.
     await link.connection.disconnect(nowait=True)
-    answers = await asyncio.gather(*(echo(wire, str(n)) for n in range(5)))
+    answers = await asyncio.gather(*(echo(connection, str(n)) for n in range(5)))
     assert all(answer in (str(n), "") for n, answer in enumerate(answers))
     await eventually(lambda: not link.is_open, 20, "the old link is still in use")
-    assert wire._link is not link
-    assert await echo(wire, "after") == "after"
+    assert connection._link is not link
+    assert await echo(connection, "after") == "after"
 
 
 @pytest.mark.parametrize("stray", [b":7\r\n", b"$-1\r\n", b"*0\r\n", UNREADABLE])
 async def test_an_answer_that_cannot_be_read_is_lost_and_its_connection_with_it(
-    proxy: RedisProxy, odd_wire: Wire, stray: bytes
+    proxy: RedisProxy, odd_connection: PipelinedConnection, stray: bytes
 ) -> None:
     proxy.stray_next_reply(stray, matching=b"asked")
     with pytest.raises(RedisConnectionError):
-        await odd_wire.call("ECHO", "asked", read=lambda reply: reply.decode())
+        await odd_connection.call("ECHO", "asked", read=lambda reply: reply.decode())
     # Were the connection kept, the answer to that call would go to this one.
-    assert await odd_wire.call("ECHO", "next", read=lambda reply: reply.decode()) == "next"
+    assert await odd_connection.call("ECHO", "next", read=lambda reply: reply.decode()) == "next"
     assert proxy.connections_made == 2
 
 
-async def test_an_answer_is_told_as_what_was_read(wire: Wire) -> None:
-    assert await wire.call("ECHO", "7", read=int) == 7
+async def test_an_answer_is_told_as_what_was_read(connection: PipelinedConnection) -> None:
+    assert await connection.call("ECHO", "7", read=int) == 7
 
 
-async def test_a_wire_can_be_closed_whatever_ended_its_reader(proxy: RedisProxy, odd_wire: Wire) -> None:
-    link = odd_wire._link
+async def test_a_connection_can_be_closed_whatever_ended_its_reader(
+    proxy: RedisProxy, odd_connection: PipelinedConnection
+) -> None:
+    link = odd_connection._link
     assert link is not None
     proxy.stray_next_reply(UNREADABLE, matching=b"asked")
-    others = [asyncio.create_task(echo(odd_wire, f"asked {n}")) for n in range(3)]
+    others = [asyncio.create_task(echo(odd_connection, f"asked {n}")) for n in range(3)]
     await asyncio.wait({link.reader})
-    await odd_wire.aclose()
+    await odd_connection.aclose()
     assert await asyncio.gather(*others) == ["", "", ""]
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_who_is_cancelled_while_a_wire_is_closed_notices(wire: Wire, turns: int) -> None:
-    assert await echo(wire, "before") == "before"
-    assert wire._link is not None
+async def test_who_is_cancelled_while_a_connection_is_closed_notices(
+    connection: PipelinedConnection, turns: int
+) -> None:
+    assert await echo(connection, "before") == "before"
+    assert connection._link is not None
     # Nothing to say goodbye to: all that is left to wait for is the reader, which is cancelled, too.
-    await wire._link.connection.disconnect(nowait=True)
-    closing = asyncio.create_task(wire.aclose())
+    await connection._link.connection.disconnect(nowait=True)
+    closing = asyncio.create_task(connection.aclose())
     for _ in range(turns):
         await asyncio.sleep(0)
     was_under_way = closing.cancel()
     await asyncio.wait({closing})
     assert closing.cancelled() == was_under_way
-    assert await echo(wire, "after") == "after"
+    assert await echo(connection, "after") == "after"
 
 
-async def test_a_connection_is_closed_although_its_reader_never_began(wire: Wire) -> None:
+async def test_a_connection_is_closed_although_its_reader_never_began(
+    connection: PipelinedConnection,
+) -> None:
     """As when the event loop ends in the turn in which somebody has opened it."""
-    link = await wire._open()
+    link = await connection._open()
     link.reader.cancel()
     await asyncio.wait({link.reader})
     await asyncio.sleep(0)
     assert not link.connection.is_connected
-    assert await echo(wire, "again") == "again"
+    assert await echo(connection, "again") == "again"

@@ -21,7 +21,7 @@ EMAILS = PoolReport(
     ready=2,
     desired=4,
     due=40,
-    held=7,
+    blocked=7,
     busy=20,
     reason="Backlog",
     words="20 running + 33 due",
@@ -31,7 +31,9 @@ EMAILS = PoolReport(
 
 
 async def test_a_report_is_read_as_it_was_published(store: JobStore) -> None:
-    unknown = replace(EMAILS, pool="shop/burst", type="Job", due=None, held=None, busy=None, is_paused=False)
+    unknown = replace(
+        EMAILS, pool="shop/burst", type="Job", due=None, blocked=None, busy=None, is_paused=False
+    )
     await store.publish_pools([EMAILS, unknown])
     assert await store.read_pools() == [unknown, EMAILS], "by name"
     later = replace(EMAILS, desired=5)

@@ -1,4 +1,4 @@
-"""Reconciling: what a worker holds and what Redis thinks it holds become the same."""
+"""Reconciling: worker and Redis agree on which jobs the worker has claimed."""
 
 from __future__ import annotations
 

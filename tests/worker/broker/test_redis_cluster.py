@@ -192,7 +192,7 @@ async def test_an_operator_hears_of_jobs_also_after_the_node_it_listened_to_has_
 async def test_users_with_the_rights_of_the_guide_work_on_a_cluster(
     cluster: RedisCluster, runs: Runs
 ) -> None:
-    guide = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    guide = (Path(__file__).parents[3] / "SECURITY.md").read_text()
     added = re.findall(r"`(\+\S+)`", guide.partition("on a Redis Cluster add")[2].partition(";")[0])
     for line in re.findall(r"^ACL SETUSER .*$", guide, re.MULTILINE):
         name, *rules = line.replace("rrq:", PREFIX).split()[2:]

@@ -207,7 +207,7 @@ async def test_limits_are_declared_again_to_a_redis_that_came_back_empty(
         await eventually(
             lambda: store.redis.zcard(store.keys.parked_key("f:wait_at_gate")), 10, "nobody waits"
         )
-        # The others are parked by the claim, before the one that it took has begun.
+        # The others are blocked by the claim, before the one that it took has begun.
         await eventually(lambda: runs.waiting, 10, "the one with the slot did not start")
         assert len(runs.waiting) == 1
         runs.gate.set()
@@ -253,8 +253,8 @@ async def test_the_first_thing_a_restarted_redis_hears_is_what_the_worker_has_in
         await all_done(store, jobs)
         own_redis.kill()
         own_redis.restart()
-        wire = worker.job_store.wire
-        await eventually(lambda: not wire.is_open, 20, "the worker did not notice")
+        connection = worker.job_store.connection
+        await eventually(lambda: not connection.is_open, 20, "the worker did not notice")
         # Redis came back to before the claim, and the worker claims as soon as it can reach it.
         assert await worker._poll_for_jobs(5) == 0
         await all_done(store, jobs)
@@ -288,7 +288,7 @@ async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_fo
     settings = quick(own_redis.dsn, worker_lease_seconds=lease_seconds)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         for _ in range(10):
-            # Nothing was due for a while: in fair weather it would look for jobs once a second by now.
+            # Nothing was due for a while: without the fault it would look for jobs once a second by now.
             worker._empty_polls += await worker._poll_for_jobs(1) == 0
         own_redis.kill()
         waited: list[float] = []
@@ -362,7 +362,7 @@ async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_j
     async with running_worker(quick(own_redis.dsn), runs.registry):
         jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 3)
         await eventually(lambda: len(runs.waiting) == 3, 10, "jobs did not start")
-        await direct.job_store.wire.call(*refuse)
+        await direct.job_store.connection.call(*refuse)
         runs.gate.set()
         # Whatever the worker makes of the refusal, it says so before Redis takes writes again.
         await eventually(
@@ -370,7 +370,7 @@ async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_j
             10,
             "no refusal",
         )
-        await direct.job_store.wire.call(*relent)
+        await direct.job_store.connection.call(*relent)
         await all_done(direct.job_store, jobs)
     assert set(runs.effects.values()) == {1}
     assert await direct.job_store.redis.llen(direct.job_store.keys.dlq_key("default")) == 0
@@ -411,11 +411,11 @@ async def test_a_producer_leaves_a_server_that_became_a_replica(
     store = client.job_store
     try:
         assert await client.enqueue("nothing") is not None
-        assert store.wire.is_open
+        assert store.connection.is_open
         await ask(store, "REPLICAOF", "127.0.0.1", make_redis().port)
         with pytest.raises(EnqueueError, match="READONLY"):
             await client.enqueue("nothing")
-        assert not store.wire.is_open, "or the new master would never be asked for"
+        assert not store.connection.is_open, "or the new master would never be asked for"
     finally:
         await client.close()
 

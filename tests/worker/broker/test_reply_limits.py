@@ -11,7 +11,7 @@ from redis.exceptions import InvalidResponse, RedisClusterException, RedisError,
 
 from hostile_redis import HOSTILE_ANSWERS, HostileRedis, always, without_end
 from rrq.broker.connection import LOST_REPLY_ERRORS, close_redis, open_redis
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.settings import RRQSettings
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def build_settings(dsn: str, **changes: int | str) -> RRQSettings:
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: RRQSettings) -> AsyncIterator[tuple[Wire, Redis]]:
+async def opened(settings: RRQSettings) -> AsyncIterator[tuple[PipelinedConnection, Redis]]:
     redis = open_redis(settings)
-    wire = Wire(settings, redis)
+    connection = PipelinedConnection(settings, redis)
     try:
-        yield wire, redis
+        yield connection, redis
     finally:
-        await wire.aclose()
+        await connection.aclose()
         await close_redis(redis)
 
 
@@ -50,11 +50,11 @@ async def test_a_reply_beyond_the_limits_costs_a_connection_and_little_memory(an
     before = used_bytes()
     async with (
         HostileRedis(HOSTILE_ANSWERS[answer]) as server,
-        opened(build_settings(server.url)) as (wire, _),
+        opened(build_settings(server.url)) as (connection, _),
     ):
         with pytest.raises(LOST_REPLY_ERRORS):
-            await wire.call("GET", "key")
-        assert not wire.is_open
+            await connection.call("GET", "key")
+        assert not connection.is_open
         assert used_bytes() - before < 64 * MEBIBYTE
 
 
@@ -92,39 +92,39 @@ async def test_values_are_counted_however_the_reply_is_cut_into_pieces(read_byte
     reply = b"*%d\r\n" + b":1\r\n" * MOST_VALUES
     async with HostileRedis(always(reply % MOST_VALUES)) as server:
         settings = build_settings(f"{server.url}?socket_read_size={read_bytes}")
-        async with opened(settings) as (wire, _):
+        async with opened(settings) as (connection, _):
             for _ in range(2):
-                assert await wire.call("LRANGE", "list", 0, -1) == [1] * MOST_VALUES
+                assert await connection.call("LRANGE", "list", 0, -1) == [1] * MOST_VALUES
     async with HostileRedis(always(reply % (MOST_VALUES + 1))) as server:
         settings = build_settings(f"{server.url}?socket_read_size={read_bytes}")
-        async with opened(settings) as (wire, _):
+        async with opened(settings) as (connection, _):
             with pytest.raises(LOST_REPLY_ERRORS, match="more than 10000 values"):
-                await wire.call("LRANGE", "list", 0, -1)
+                await connection.call("LRANGE", "list", 0, -1)
 
 
 async def test_each_reply_is_measured_on_its_own_and_a_new_connection_goes_on(redis_dsn: str) -> None:
-    async with opened(build_settings(redis_dsn)) as (wire, _):
+    async with opened(build_settings(redis_dsn)) as (connection, _):
         for _ in range(3):
-            assert await wire.call("ECHO", b"x" * (MOST_BYTES - 100)) == b"x" * (MOST_BYTES - 100)
+            assert await connection.call("ECHO", b"x" * (MOST_BYTES - 100)) == b"x" * (MOST_BYTES - 100)
         with pytest.raises(LOST_REPLY_ERRORS, match=f"more than {MOST_BYTES} bytes"):
-            await wire.call("ECHO", b"x" * (MOST_BYTES + 1))
-        assert await wire.call("ECHO", "well") == b"well"
+            await connection.call("ECHO", b"x" * (MOST_BYTES + 1))
+        assert await connection.call("ECHO", "well") == b"well"
 
 
 async def test_a_worker_takes_the_largest_jobs_that_a_producer_may_send(redis_dsn: str) -> None:
     settings = RRQSettings(redis_dsn=redis_dsn)
     assert settings.redis_max_reply_bytes > 2 * settings.worker_concurrency * settings.max_job_payload_bytes
     text = b"\r\n*4294967295\r\n" + b"x" * settings.max_job_payload_bytes
-    async with opened(settings) as (wire, _):
-        assert await wire.call("ECHO", text) == text
+    async with opened(settings) as (connection, _):
+        assert await connection.call("ECHO", text) == text
 
 
 @pytest.mark.parametrize("beginning", [b"-ERR ", b"-MOVED nowhere \x1b[2J"], ids=["refusal", "bad redirect"])
 async def test_an_error_text_of_redis_is_one_short_line(beginning: bytes) -> None:
     reply = beginning + b"E" * 60_000 + b"\r\n"
-    async with HostileRedis(always(reply)) as server, opened(build_settings(server.url)) as (wire, _):
+    async with HostileRedis(always(reply)) as server, opened(build_settings(server.url)) as (connection, _):
         with pytest.raises(ResponseError) as caught:
-            await wire.call("GET", "key")
+            await connection.call("GET", "key")
         assert 1000 < len(str(caught.value)) <= 1024
         assert str(caught.value).isprintable()
-        assert wire.is_open
+        assert connection.is_open

@@ -13,7 +13,7 @@ from queue_steps import ask, done, enqueue, ids, start_worker
 from rrq.broker.connection import LOST_REPLY_ERRORS
 from rrq.broker.messages import Verdict
 from rrq.broker.scripts import CLAIM_READS, load_script
-from rrq.jobs.decoding import CLAIMED_FIELDS
+from rrq.jobs.codec import CLAIMED_FIELDS
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 

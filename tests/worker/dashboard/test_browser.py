@@ -344,7 +344,7 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
     attack = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     data = DashboardData(store)
     await data.add_dead_letter("evil", attack, "default", attack, await store.read_time())
-    await store.wire.call(
+    await store.connection.call(
         "HSET", "rrq:job:evil", "job_args", f'["{attack}"]'.replace('\\"', "'"), "traceback", attack
     )
     await store.set_pause(f"function:{attack}", "paused", attack, attack)

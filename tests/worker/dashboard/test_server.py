@@ -56,7 +56,7 @@ async def bury(store: JobStore, *errors: str, queue: str = "default", function: 
 
 
 async def dead_ids(store: JobStore) -> list[str]:
-    reply: Any = await store.wire.call("LRANGE", DLQ, 0, -1)
+    reply: Any = await store.connection.call("LRANGE", DLQ, 0, -1)
     return [entry.decode() for entry in reply]
 
 
@@ -308,11 +308,11 @@ async def test_hidden_arguments_are_nowhere_and_cannot_be_edited(store: JobStore
 
 
 async def test_odd_things_in_redis_do_not_break_the_page(browser: Browser, store: JobStore) -> None:
-    await store.wire.call("ZADD", "rrq:queue:default", "inf", "far-away")
-    await store.wire.call("HSET", "rrq:pools", "shop/odd", "no JSON", "shop/list", "[]")
-    await store.wire.call("HSET", "rrq:counters", "done", "many")
-    await store.wire.call("LPUSH", "rrq:recent", b"\xff\xfe")
-    await store.wire.call("HSET", "rrq:job:odd", "attempts", "{", "status", "FAILED", "progress", "7")
+    await store.connection.call("ZADD", "rrq:queue:default", "inf", "far-away")
+    await store.connection.call("HSET", "rrq:pools", "shop/odd", "no JSON", "shop/list", "[]")
+    await store.connection.call("HSET", "rrq:counters", "done", "many")
+    await store.connection.call("LPUSH", "rrq:recent", b"\xff\xfe")
+    await store.connection.call("HSET", "rrq:job:odd", "attempts", "{", "status", "FAILED", "progress", "7")
     assert (await browser.ok("jobs?source=queued&queue=default"))["jobs"][0]["is_gone"]
     assert (await browser.ok("pools"))["pools"] == []
     assert (await browser.ok("jobs"))["total"] == 1
@@ -449,7 +449,7 @@ async def test_a_running_job_is_stopped_by_its_worker(admin: Browser, store: Job
 async def test_to_look_a_user_of_redis_needs_to_read_only(own_redis: EmbeddedRedis) -> None:
     owner = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     rights = ["~rrq:*", "+@read", "+eval", "+evalsha", "+time", "+ping"]
-    await owner.wire.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
+    await owner.connection.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
     await DashboardData(owner).fill()
     await owner.aclose()
     viewer = JobStore(RRQSettings(redis_dsn=own_redis.dsn.replace("redis://", "redis://viewer:secret@")))

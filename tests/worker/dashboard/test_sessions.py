@@ -101,7 +101,7 @@ async def make_viewer(server: EmbeddedRedis, *selectors: str) -> JobStore:
     owner = JobStore(RRQSettings(redis_dsn=server.dsn))
     rights = ["~rrq:*", "+@read", "+eval", "+evalsha", "+time", "+ping", *selectors]
     try:
-        await owner.wire.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
+        await owner.connection.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
     finally:
         await owner.aclose()
     return JobStore(RRQSettings(redis_dsn=server.dsn.replace("redis://", "redis://viewer:secret@")))
@@ -154,4 +154,4 @@ async def test_the_record_of_ended_sessions_is_bounded_and_expires(store: JobSto
     assert len(await store.read_ended_sessions(["admin", "read-only"])) == 1_001
     await store.add_ended_session("admin", "last", now + 9_000, now + 4_000)
     assert await store.read_ended_sessions(["admin"]) == {"last"}
-    assert 0 < await store.wire.call("TTL", store.keys.ended_sessions_key("admin")) <= 13 * 3600
+    assert 0 < await store.connection.call("TTL", store.keys.ended_sessions_key("admin")) <= 13 * 3600

@@ -116,7 +116,7 @@ def test_a_queue_says_who_paused_it_and_who_serves_it() -> None:
     flow = FlowState(
         pauses={"queue:a": Pause("paused", "anna", NOW, "moving house")},
         limits={"queue:a": Limit(concurrency=2)},
-        parked={"q:a": 5},
+        blocked={"q:a": 5},
     )
     seen = picture(
         queues={"a": QueueObservation(1, 0, 0, 2.0, None), "b": QueueObservation(0, 0, 0, None, None)},
@@ -143,7 +143,7 @@ def test_functions_are_those_that_ran_lately_or_are_held_back() -> None:
     flow = FlowState(
         pauses={"function:send": Pause("disabled", "omar", NOW)},
         limits={"function:charge": Limit(key="customer", per_key=1)},
-        parked={"f:charge": 1, "k:charge:7": 2, "k:charger:7": 9},
+        blocked={"f:charge": 1, "k:charge:7": 2, "k:charger:7": 9},
     )
     controls = build_controls(flow, [stored(), stored(), None, stored(function_name="render")])
     assert [(row["name"], row["recent"], row["parked"]) for row in controls["functions"]] == [

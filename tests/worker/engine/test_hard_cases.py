@@ -108,11 +108,11 @@ async def test_an_idle_worker_process_holds_three_connections(
 
         async def is_idle() -> bool:
             # One waits for work, one for orders; without both the third connection may not be there yet.
-            return bool((await store.wire.call("CLIENT", "LIST")).count(b"cmd=blpop") == 2)
+            return bool((await store.connection.call("CLIENT", "LIST")).count(b"cmd=blpop") == 2)
 
         await eventually(is_idle, 20, "the worker does not wait for work")
-        everybody = (await store.wire.call("CLIENT", "LIST", "TYPE", "normal")).splitlines()
-        # This test has two of its own: the wire and one of the pool behind `store.redis`.
+        everybody = (await store.connection.call("CLIENT", "LIST", "TYPE", "normal")).splitlines()
+        # This test has two of its own: the connection of the store and one of the pool behind `store.redis`.
         assert len(everybody) - 2 == 3, everybody
 
 

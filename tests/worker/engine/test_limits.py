@@ -164,7 +164,7 @@ async def test_a_queue_may_have_a_rate(store: JobStore, worker: SteppedWorker) -
     claim = await worker.claim(10)
     assert claim.jobs == []
     assert claim.next_due_ms is not None
-    assert (await store.observe(["default"])).queues["default"].held == 2
+    assert (await store.observe(["default"])).queues["default"].blocked == 2
 
 
 # Without workers
@@ -223,7 +223,7 @@ async def test_what_people_set_wins_over_what_is_declared(store: JobStore, worke
     flow = await store.read_flow()
     assert flow.limits[GREET].concurrency == 1
     assert flow.overridden == {GREET}
-    assert (flow.parked, flow.slots) == ({"f:greet": 3}, {"f:greet": 1})
+    assert (flow.blocked, flow.slots) == ({"f:greet": 3}, {"f:greet": 1})
     await store.set_limit(GREET, None, "ada")
     assert (await store.read_flow()).limits[GREET].concurrency == 3
 

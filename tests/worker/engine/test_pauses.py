@@ -23,7 +23,7 @@ async def test_a_paused_queue_gives_no_jobs_and_keeps_them(store: JobStore) -> N
     assert await store.set_pause("queue:default", "paused", "ada", "invoices are wrong")
     assert ids(await worker.take(10)) == ["3"]
     seen = await store.observe(["default"])
-    assert (seen.queues["default"].due, seen.queues["default"].held) == (2, 2)
+    assert (seen.queues["default"].due, seen.queues["default"].blocked) == (2, 2)
     assert seen.paused == {"queue:default"}
     assert await store.set_pause("queue:default", None, "ada")
     assert ids(await worker.take(10)) == ["1", "2"]
@@ -56,7 +56,7 @@ async def test_very_many_held_jobs_all_come_back(store: JobStore) -> None:
         await enqueue(store, *(f"job-{number}" for number in range(start, start + 500)))
     while (await worker.claim(10)).more_due:
         pass
-    assert (await store.read_flow()).parked == {"f:greet": 1500}
+    assert (await store.read_flow()).blocked == {"f:greet": 1500}
     await store.set_pause("function:greet", None)
     seen: list[str] = []
     while jobs := await worker.take(500):
@@ -134,7 +134,7 @@ async def test_parked_jobs_of_the_queue_are_cancelled_too(store: JobStore) -> No
     await worker.take(10)
     assert await store.cancel_where(JobFilter("default")) == 1
     assert (await job_fields(store, "1"))["status"] == "CANCELLED"
-    assert (await store.read_flow()).parked == {"f:greet": 1}
+    assert (await store.read_flow()).blocked == {"f:greet": 1}
 
 
 async def test_a_long_queue_is_cancelled_in_portions(store: JobStore) -> None:

@@ -28,7 +28,6 @@ from queue_steps import (
     ttl_seconds,
 )
 from rrq.broker.messages import Verdict
-from rrq.broker.scripts import load_script
 
 if TYPE_CHECKING:
     from rrq.store import JobStore
@@ -48,12 +47,8 @@ async def bury(store: JobStore, worker: SteppedWorker, *job_ids: str, **changes:
 
 async def requeue_named(store: JobStore, *job_ids: str) -> list[int]:
     """Requeue these ids only, as the command line does."""
-    answer: list[int] = await store.wire.run(
-        load_script("requeue_dead_letters"),
-        [DLQ, QUEUE],
-        [store.keys.prefix, "default", 1000, *job_ids],
-    )
-    return answer
+    args = [store.keys.prefix, "default", 1000, *job_ids]
+    return await store.connection.run("requeue_dead_letters", [DLQ, QUEUE], args, read=list)
 
 
 async def test_requeued_job_starts_afresh(store: JobStore, worker: SteppedWorker) -> None:

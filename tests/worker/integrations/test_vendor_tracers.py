@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("logfire==5.2.0", "ddtrace==4.16.0")
 CASE = ROOT / "tests" / "support" / "vendor_tracers_case.py"
 

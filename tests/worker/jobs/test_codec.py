@@ -14,8 +14,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from rrq.exc import InvalidJob, UnreadableJob, UnserializableArguments
 from rrq.job import Job, JobStatus
-from rrq.jobs.decoding import CLAIMED_FIELDS, parse_claimed_job, parse_job_hash, parse_job_hash_leniently
-from rrq.jobs.encoding import build_job_hash, encode_arguments, encode_result
+from rrq.jobs.codec import CLAIMED_FIELDS, encode_result, parse_claimed_job
+from rrq.jobs.job_hash import build_job_hash, parse_job_hash, parse_job_hash_leniently
+from rrq.jobs.request import encode_arguments
 
 NOON = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)
 MINIMAL = {
@@ -385,7 +386,7 @@ def test_a_job_id_that_is_not_utf_8_is_shown_escaped() -> None:
 def test_lenient_reading_logs_broken_json_and_reads_it_as_empty(
     field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, logger="rrq.jobs.decoding"):
+    with caplog.at_level(logging.ERROR, logger="rrq.jobs.codec"):
         job = parse_job_hash_leniently("j1", {**MINIMAL, field.encode(): b"{broken"})
 
     assert not getattr(job, field)

@@ -24,7 +24,7 @@ from queue_steps import (
     retry,
     start_worker,
 )
-from rrq import JobRegistry
+from rrq import App, JobRegistry
 from rrq.broker.messages import DeathCertificate, Verdict
 from rrq.client import JobRequest
 from rrq.exc import InvalidJob
@@ -327,6 +327,22 @@ async def test_options_that_make_no_sense_are_refused(
     with pytest.raises(InvalidJob, match=complaint):
         await client.enqueue("greet", **options)
     assert await queued(store) == []
+
+
+async def test_an_option_that_does_not_exist_is_refused_by_each_way_to_enqueue(settings: RRQSettings) -> None:
+    app = App(settings)
+
+    @app.job()
+    async def greet(ctx: Any) -> None: ...
+
+    misspelt: dict[str, Any] = {"priorty": 3}
+    for give in (lambda: JobRequest("greet", **misspelt), lambda: app.job(**misspelt)):
+        with pytest.raises(TypeError, match=r"has no option 'priorty'\. Did you mean 'priority'\?"):
+            give()
+    with pytest.raises(TypeError, match=r"with_options\(\) has no option 'priorty'"):
+        greet.with_options(**misspelt)
+    with pytest.raises(InvalidJob, match="Did you mean '_priority'"):
+        await app.client.enqueue("greet", _priorty=3)
 
 
 # With real workers

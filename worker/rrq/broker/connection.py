@@ -1,7 +1,7 @@
-"""How a process reaches Redis: from a DSN to the ordinary client, and what its errors mean.
+"""How a process reaches Redis: from a DSN to the ordinary client, and what the errors of Redis mean.
 
-``open_redis`` builds the client that applications may use. What the engine itself sends goes over the connections
-of ``pipelined_connection.py``.
+``open_redis`` builds the client that applications may use. The engine itself sends over the connections of
+``pipelined_connection.py``.
 """
 
 import logging
@@ -43,17 +43,17 @@ REDIS_ERRORS = (RedisError, OSError)
 LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
-# How Redis begins when it takes no writes for now: demoted, out of memory, unable to persist, without its replicas.
-# Redis 6.2 has it behind a hyphen in the middle of the message, and a script that raised it behind its own line.
+# How an error begins when Redis takes no writes for now: demoted, out of memory, unable to persist, without replicas.
+# Redis 6.2 writes it behind a hyphen in the middle of the message, and behind the line of a script that raised it.
 _REFUSED_FOR_NOW = re.compile(
     r"(?:^|-|user_script:\d+: )(READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|LOADING|BUSY|CLUSTERDOWN) "
 )
 
 
 def is_script_failure(error: BaseException) -> bool:
-    """Tell whether a script stopped half-way: sending the same again would end the same way.
+    """Tell whether a script stopped half-way, so that the same call would fail again.
 
-    Not so when the server takes no writes for now, of which a script is told by its first one.
+    False when the server takes no writes for now: then the first write of the script already failed.
     """
     if not isinstance(error, ResponseError) or "@user_script" not in str(error):
         return False
@@ -61,7 +61,7 @@ def is_script_failure(error: BaseException) -> bool:
 
 
 def is_refused_for_now(error: BaseException) -> bool:
-    """Tell whether the server takes no writes at the moment: demoted, full, loading. Later it may."""
+    """Tell whether the server takes no writes at the moment, because it is demoted, full or loading."""
     return isinstance(error, ReadOnlyError | OutOfMemoryError) or (
         isinstance(error, ResponseError) and _REFUSED_FOR_NOW.search(str(error)) is not None
     )
@@ -73,7 +73,7 @@ def is_read_only(error: ResponseError) -> bool:
 
 
 def is_refused_login(error: BaseException) -> bool:
-    """Tell whether user or password were refused, or may not do what was asked: other credentials may."""
+    """Tell whether Redis rejected user or password, or the user lacks a right; other credentials may work."""
     return isinstance(error, AuthenticationError | NoPermissionError) or str(error).startswith("NOAUTH")
 
 
@@ -81,7 +81,7 @@ _SMALLEST_POOL = 20
 
 
 class RedisCutOff(RedisUnavailable, RedisConnectionError):
-    """What producers get; also a redis-py error, which applications of 0.7 catch."""
+    """What producers get; also an error of redis-py, because applications of 0.7 catch those."""
 
 
 def mask_dsn(dsn: str) -> str:
@@ -98,7 +98,7 @@ def open_redis(settings: RRQSettings) -> Redis:
     try:
         return _open(settings)
     except ValueError:
-        # Not with its cause, which quotes what it took for the port: half of a password, say.
+        # Without the cause, which quotes what it took for the port, such as half of a password.
         raise SettingsError(
             f"redis_dsn {mask_dsn(settings.redis_dsn)!r} cannot be read as a URL. Write special characters "
             "of a password percent-encoded, '/' as %2F for example, and ports and databases as numbers, as in "
@@ -129,7 +129,7 @@ def _open(settings: RRQSettings) -> Redis:
         options |= _tls_options(settings)
     pool = BlockingConnectionPool.from_url(
         settings.redis_dsn,
-        # A pool that raises when it is exhausted loses 80 of 100 parallel enqueues; this one waits.
+        # A pool that raises when it is exhausted fails 80 of 100 parallel enqueues; this one waits.
         max_connections=max(_SMALLEST_POOL, settings.worker_concurrency),
         **options,
     )
@@ -177,7 +177,7 @@ def _tls_options(settings: RRQSettings) -> dict[str, Any]:
         with open(settings.redis_tls_ca_file, "rb"):
             pass
     except OSError as error:
-        # redis-py would tell of a file that is missing, but not of which.
+        # redis-py would report a missing file, but not which.
         raise SettingsError(
             f"redis_tls_ca_file {str(settings.redis_tls_ca_file)!r} cannot be read: {error.strerror}. Name the file "
             "with the authority that signed the certificate of Redis, or leave it out for those of this system."
@@ -210,8 +210,8 @@ def _open_sentinel(settings: RRQSettings) -> Redis:
     if parts.scheme.startswith("rediss"):
         options |= {"ssl": True} | _tls_options(settings)
     sentinel_options: dict[str, Any] = {
-        # Once, because an idle connection may have been cut; redis-py would try a dead Sentinel ten times over
-        # seconds before it asks the next one.
+        # One retry, because an idle connection may have been cut. redis-py would try a dead Sentinel ten times, for
+        # seconds, before it asks the next one.
         "retry": Retry(NoBackoff(), 1),
         "socket_timeout": settings.redis_socket_timeout_seconds,
         "socket_connect_timeout": settings.redis_connect_timeout_seconds,

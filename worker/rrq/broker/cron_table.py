@@ -1,8 +1,8 @@
-"""The cron table of a fleet as it stands in Redis, so that ticks come even while no worker runs: pure.
+"""The cron table of a fleet as Redis stores it, so that ticks come even while no worker runs: pure.
 
-Workers write it and operators read it (``protocol.py`` moves it, ``engine/cron_scheduler.py`` says when). One table per
-list of queues, because that is what the processes of one application have in common; why, and who
-may replace whose table, is told in docs/decisions/0007-cron-table-in-redis.md.
+Workers write it and operators read it with the calls of ``cron_calls.py``; ``engine/cron_scheduler.py`` decides when.
+There is one table per list of queues, because the processes of one application have that in common. The reason, and
+which process may replace a table, is in docs/decisions/0007-cron-table-in-redis.md.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class PublishCode(IntEnum):
 
 @dataclass(frozen=True)
 class NewCronTable:
-    """A table as a worker hands it over. An empty ``text`` takes back what the group had."""
+    """A table as a worker publishes it. An empty ``text`` withdraws the table of the group."""
 
     group: str
     text: str
@@ -60,7 +60,7 @@ class NewCronTable:
 
 @dataclass(frozen=True)
 class CronTable:
-    """What the newest worker of a group would enqueue, with everything its settings have a say in."""
+    """What the newest worker of a group would enqueue, with the defaults of its settings written out."""
 
     queues: tuple[str, ...]
     """Short names, sorted."""

@@ -1,23 +1,21 @@
 """Acknowledge a job only once it is safe: on a replica, or on the disk of Redis.
 
-Redis answers as soon as a job is in its memory. What it answered in the last moment before a crash or a
-fail-over may be gone with it. ``settings.durability`` has a producer wait a little longer: for one replica
-("replica") or for the disk ("fsync").
+Redis answers as soon as a job is in its memory. A crash or fail-over may lose what it answered in its last moments.
+With ``settings.durability`` a producer waits a little longer: for one replica ("replica") or for the disk ("fsync").
 
-WAIT and WAITAOF speak of what their own connection wrote, and hold up all that comes after them on it. So
-the calls that are to be waited for have a wire of their own, and whatever is answered while one wait is
-under way shares the next: a thousand producers at once cost a few waits, not a thousand.
+WAIT and WAITAOF cover what their own connection wrote, and block the calls behind them. So calls that have to be safe
+have a connection of their own, and all that Redis answers during one wait shares the next: a thousand producers at once
+cost a few waits, not a thousand.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ResponseError
 
-from rrq.broker.pipelined_connection import Wire
-from rrq.broker.scripts import Script
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.exc import NotDurable, SettingsError
 from rrq.settings import RRQSettings
 
@@ -25,16 +23,19 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-class DurableWire:
-    """Runs scripts like a ``Wire``, and returns only when what they wrote is safe."""
+T = TypeVar("T")
+
+
+class DurableConnection:
+    """Runs scripts like a ``PipelinedConnection``, and returns only when what they wrote is safe."""
 
     def __init__(self, settings: RRQSettings, redis: "Redis") -> None:
         self._settings = settings
-        self._wire = Wire(settings, redis)
-        self._wire.on_connect = self._note_connection
-        # Connections are numbered, because a wait is worth nothing on another one than the write.
-        self._connection = 0
-        self._examined_connection = 0
+        self._connection = PipelinedConnection(settings, redis)
+        self._connection.on_connect = self._count_socket
+        # Sockets are numbered, because a wait covers only what was written on its own socket.
+        self._socket_number = 0
+        self._examined_socket = 0
         self._has_waitaof = False
         self._examining: asyncio.Lock | None = None
         self._examining_loop: asyncio.AbstractEventLoop | None = None
@@ -43,43 +44,40 @@ class DurableWire:
         self._next_wait: asyncio.Task[int] | None = None
 
     async def run(
-        self,
-        script: Script,
-        keys: Sequence[Any],
-        args: Sequence[Any],
-        *,
-        read: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        """Run a script and wait until its writes are safe; ``read`` is that of ``Wire.call``.
+        self, name: str, keys: Sequence[Any], args: Sequence[Any], *, read: Callable[[Any], T]
+    ) -> T:
+        """Run the script ``lua/<name>.lua``, wait until its writes are safe, and return what ``read`` makes of its answer.
 
-        Raises NotDurable when they were made and not confirmed in time, SettingsError before
+        Raises NotDurable when the writes were made and not confirmed in time, SettingsError before
         anything is written when this server can never confirm.
         """
-        await self._wire.ensure_open()
+        await self._connection.ensure_open()
         await self._examine_server()
-        # Behind a wait that is under way the script is not even read.
-        answer = await self._wire.run(script, keys, args, timeout_seconds=self._longest_seconds, read=read)
-        written_on = self._connection
+        # Redis reads the script only after a wait that is under way.
+        answer = await self._connection.run(
+            name, keys, args, timeout_seconds=self._longest_seconds, read=read
+        )
+        written_on = self._socket_number
         if await self._join_next_wait() != written_on:
             raise _lost()
         return answer
 
     async def aclose(self) -> None:
-        await self._wire.aclose()
+        await self._connection.aclose()
 
-    def _note_connection(self) -> None:
-        self._connection += 1
+    def _count_socket(self) -> None:
+        self._socket_number += 1
 
-    # Waiting, together
+    # Shared waits
 
     async def _join_next_wait(self) -> int:
-        """Take part in the wait that starts after this moment; returns the connection it was on."""
+        """Take part in the wait that starts after this moment; returns the number of its socket."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._wait, self._next_wait = loop, None, None
         if self._next_wait is None:
             self._next_wait = loop.create_task(self._wait_after(self._wait), name="rrq-durability")
-            # Everybody who asked may have been cancelled meanwhile; asyncio would complain of the error.
+            # All callers may have been cancelled meanwhile; asyncio would then complain of the error.
             self._next_wait.add_done_callback(lambda task: task.cancelled() or task.exception())
         # Shielded: the others go on waiting when one of them is cancelled.
         return await asyncio.shield(self._next_wait)
@@ -88,20 +86,20 @@ class DurableWire:
         if previous is not None:
             await asyncio.wait([previous])
         self._wait, self._next_wait = self._next_wait, None
-        connection = self._connection
-        if not self._wire.is_open:
+        socket_number = self._socket_number
+        if not self._connection.is_open:
             raise _lost()
         await self._examine_server()
-        if not self._wire.is_open or self._connection != connection:
+        if not self._connection.is_open or self._socket_number != socket_number:
             raise _lost()
-        # From the check to the socket nothing yields, so the wait goes out on this connection.
+        # Nothing yields between the check and the write, so the wait goes out on this socket.
         try:
             is_safe = await self._confirm()
         except ResponseError as refusal:
             raise await self._leave(refusal) from refusal
         if not is_safe:
             raise NotDurable(self._settings.durability, self._settings.durability_wait_seconds)
-        return connection
+        return socket_number
 
     async def _confirm(self) -> bool:
         wait_ms = int(self._settings.durability_wait_seconds * 1000)
@@ -116,21 +114,21 @@ class DurableWire:
         return self._settings.durability_wait_seconds + self._settings.redis_socket_timeout_seconds
 
     async def _call(self, *command: Any, read: Callable[[Any], Any] | None = None) -> Any:
-        return await self._wire.call(*command, timeout_seconds=self._longest_seconds, read=read)
+        return await self._connection.call(*command, timeout_seconds=self._longest_seconds, read=read)
 
     # What the server can do
 
     async def _examine_server(self) -> None:
-        """See to it, once per connection, that this server can confirm at all."""
-        if self._examined_connection == self._connection:
+        """Check, once per socket, that this server can confirm writes."""
+        if self._examined_socket == self._socket_number:
             return
         loop = asyncio.get_running_loop()
         if self._examining is None or self._examining_loop is not loop:
             self._examining, self._examining_loop = asyncio.Lock(), loop
-        # One at a time: a thousand producers on a new connection would all ask the same.
+        # One check at a time: a thousand producers on a new socket would all ask the same.
         async with self._examining:
-            connection = self._connection
-            if self._examined_connection == connection:
+            socket_number = self._socket_number
+            if self._examined_socket == socket_number:
                 return
             if self._settings.durability == "fsync":
                 self._has_waitaof = await self._can_wait_for_disk()
@@ -138,15 +136,15 @@ class DurableWire:
                     await self._expect_disk_before_answer()
             else:
                 await self._expect_waits_for_replicas()
-            self._examined_connection = connection
+            self._examined_socket = socket_number
 
     async def _expect_waits_for_replicas(self) -> None:
         try:
-            await self._call("WAIT", 0, 1)  # for none, which is answered at once
+            await self._call("WAIT", 0, 1)  # for no replica, which is answered at once
         except NoPermissionError as refusal:
             raise SettingsError(
-                f"durability 'replica' cannot be had from this Redis: {refusal}. Give its user the right "
-                "to WAIT (+wait), or choose durability 'server'."
+                f"This Redis refuses durability 'replica': {refusal}. Give its user the right to WAIT (+wait), or "
+                "choose durability 'server'."
             ) from refusal
         except ResponseError as refusal:
             raise await self._leave(refusal) from refusal
@@ -160,15 +158,15 @@ class DurableWire:
             if not isinstance(refusal, NoPermissionError) and "appendonly is disabled" not in str(refusal):
                 raise await self._leave(refusal) from refusal
             raise SettingsError(
-                f"durability 'fsync' cannot be had from this Redis: {refusal}. Turn its append-only file on "
-                "(appendonly yes), allow its user to wait for it (+waitaof), or choose durability 'replica' or 'server'."
+                f"This Redis refuses durability 'fsync': {refusal}. Turn its append-only file on (appendonly yes), "
+                "allow its user to wait for it (+waitaof), or choose durability 'replica' or 'server'."
             ) from refusal
         return True
 
     async def _leave(self, refusal: ResponseError) -> RedisConnectionError:
-        """Drop a server that confirms nothing any more, a replica since a fail-over say; the next call looks anew."""
-        await self._wire.aclose()
-        return RedisConnectionError(f"Redis refused to confirm what it was told: {refusal}")
+        """Close the connection to a server that confirms no writes, such as a replica after a fail-over; the next call reconnects."""
+        await self._connection.aclose()
+        return RedisConnectionError(f"Redis refused to confirm the write: {refusal}")
 
     async def _expect_disk_before_answer(self) -> None:
         try:

@@ -1,6 +1,6 @@
-"""What goes into the queue protocol and what comes out: values only.
+"""What the calls of the broker take and return: values only.
 
-The meaning of every code is told in the header of the Lua file that returns it.
+The header of the Lua file that returns a code explains it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,34 +11,13 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Who a worker is. The incarnation tells a restarted process from the one before it."""
+    """The identity of a worker. The incarnation tells a restarted process from the one before it."""
 
     worker_id: str
     incarnation: str
     pod_uid: str = ""
     pool: str = ""
     """The RRQWorkerPool it belongs to, as ``namespace/name``."""
-
-
-class NewJob(NamedTuple):
-    """A job as a producer hands it over: everything encoded, nothing stored yet."""
-
-    job_id: str
-    function_name: str
-    args_json: str
-    kwargs_json: str
-    queue_name: str
-    max_retries: int
-    job_timeout_seconds: int
-    result_ttl_seconds: int
-    due: str = ""
-    """When: ``""`` now, ``"+<ms>"`` from now, ``"@<ms>"`` absolute."""
-    unique_key: str = ""
-    trace_context: str = ""
-    is_chosen_id: int = 0
-    """1 when the producer chose the id, which may then exist already."""
-    options: str = ""
-    """What few jobs have, as JSON: see ``write_options`` in ``lua/shared/enqueue.lua``."""
 
 
 class EnqueueCode(IntEnum):
@@ -70,7 +49,7 @@ class ClaimCode(IntEnum):
 
 
 class ClaimedJob(NamedTuple):
-    """One job as the claim script returns it; what is only sent back again stays bytes."""
+    """One job as the claim script returns it; values that are only sent back stay bytes."""
 
     job_id: bytes
     token: str
@@ -91,7 +70,7 @@ class Claim(NamedTuple):
     now_ms: int
     next_due_ms: int | None
     more_due: bool
-    #: Ids of suspects that this worker is to come back for with empty hands, claiming nothing else before.
+    #: Ids of suspects that this worker is to claim once it runs nothing else; it claims no other job before.
     make_room_for: list[str]
     missing: list[str]
     unreadable: list[str]
@@ -100,7 +79,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """What a worker asks for."""
+    """What a worker wants to claim."""
 
     worker: WorkerIdentity
     token_base: str
@@ -120,11 +99,11 @@ class OutcomeKind(StrEnum):
     CANCELLED = "cancelled"
     BACK = "back"
     UNKNOWN_FUNCTION = "unknown_function"
-    """Handed back for later, because this worker has no handler for it."""
+    """Handed back for later, because this worker has no handler for the function."""
 
 
 class Outcome(NamedTuple):
-    """How one attempt ended; what text, number and key mean is told in ``lua/finish_jobs.lua``."""
+    """How one attempt ended; ``lua/finish_jobs.lua`` explains text, number and key."""
 
     job_id: str | bytes
     token: str
@@ -154,7 +133,7 @@ class LeaseState(IntEnum):
 
 @dataclass(frozen=True)
 class Beat:
-    """What one worker says of itself in a heartbeat."""
+    """What one worker reports in a heartbeat."""
 
     worker: WorkerIdentity
     capacity: int
@@ -163,12 +142,12 @@ class Beat:
     health_ttl_seconds: int
     is_registration: bool = False
     functions: Sequence[str] = ()
-    """Those that it has handlers for; told when it registers."""
+    """The functions that it has handlers for; sent when it registers."""
 
 
 @dataclass(frozen=True)
 class BeatReply:
-    """What one worker is told in return."""
+    """What one worker gets in return."""
 
     state: LeaseState
     is_draining: bool
@@ -187,12 +166,12 @@ class Renewal:
 
 @dataclass(frozen=True)
 class DeathCertificate:
-    """Proof that one incarnation runs no more. ``cause`` is set only when it crashed."""
+    """Proof that one incarnation has ended. ``cause`` is set only when it crashed."""
 
     worker: WorkerIdentity
     cause: Mapping[str, Any] | None = None
     is_explained: bool = True
-    """Whether the reason is known; False where nobody saw it end, so that its jobs may have ended it."""
+    """Whether the reason is known; False where it is not, so that its jobs may be the cause."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +189,7 @@ class Reconciliation:
     given_back: int
     set_up_again: int
     lost: frozenset[int]
-    """Positions, in the list that was sent, of attempts that are no longer this worker's."""
+    """Positions, in the list that was sent, of attempts that this worker no longer owns."""
 
 
 class CancelCode(IntEnum):
@@ -223,17 +202,17 @@ class CancelCode(IntEnum):
 
 @dataclass(frozen=True)
 class QueueObservation:
-    """How one queue looks. Ages and times are None where there is nothing to tell."""
+    """The state of one queue. Ages and times are None where there is no such job."""
 
     due: int
     due_soon: int
     later: int
     oldest_due_age_seconds: float | None
     next_due_ms: int | None
-    held: int = 0
+    blocked: int = 0
     """Of those due, how many may not start now, because of a pause or a limit of the queue."""
     orphaned: int = 0
-    """Jobs of workers whose lease has ended, in addition to all others: a sweep gives them back to the queue."""
+    """Jobs of workers whose lease has ended, which no other number counts: a sweep gives them back to the queue."""
 
 
 @dataclass(frozen=True)
@@ -264,23 +243,23 @@ class Observation:
     queues: dict[str, QueueObservation]
     workers: dict[str, WorkerObservation] = field(default_factory=dict)
     is_controlled: bool = False
-    """Whether anybody has set a pause or a limit, or jobs are parked: then ``admit_jobs`` has something to do."""
+    """Whether there is a pause, a limit or a blocked job: then ``admit_jobs`` has something to do."""
     paused: frozenset[str] = frozenset()
     """What is paused: ``queue:<name>``, ``function:<name>``, ``pool:<namespace>/<name>``."""
     ended_leases: int = 0
-    """Workers whose lease has ended, for whom it is time to sweep."""
+    """Workers whose lease has ended: it is time to sweep."""
     has_more_orphans: bool = False
-    """Whether there may be more orphaned jobs than were counted: one look is bounded."""
+    """Whether there may be more orphaned jobs than were counted: one observation counts a limited number."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What became of due jobs that may not start, and of those that may again."""
+    """How many due jobs were blocked, and how many blocked jobs may start again."""
 
-    parked: int
-    let_in: int
+    blocked: int
+    unblocked: int
     unfinished: Mapping[str, int] = field(default_factory=dict)
-    """Queues with more behind the jobs looked at, and how many of those looked at may start."""
+    """Queues with more due jobs than were looked at, and how many of the jobs looked at may start."""
 
 
 class CronVerdict(IntEnum):

@@ -1,4 +1,4 @@
-"""What to do about a Redis that does not answer as it should, told from its error. Pure."""
+"""What to do about an error of Redis, in words for the person who sees it. Pure."""
 
 import re
 
@@ -55,7 +55,7 @@ def describe_redis_trouble(dsn: str, error: BaseException) -> str:
         return f"{reason}. {advise_on_redis(dsn, error)}."
     happened = "refused a command"
     if is_refused_login(error) or reason == "Authentication required":
-        happened = "did not let us in"
+        happened = "rejected the login"
     elif isinstance(error, LOST_REPLY_ERRORS):
         happened = "could not be reached"
     return f"Redis at {address} {happened}: {reason.rstrip('?')}. {advise_on_redis(dsn, error)}."

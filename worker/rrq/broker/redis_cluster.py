@@ -1,13 +1,13 @@
-"""Which node of a Redis Cluster to talk to, and what to make of the refusals of a node.
+"""Which node of a Redis Cluster to send to, and what the refusals of a node mean.
 
-A hash-tagged prefix keeps all keys in one slot, so all there is to find is the node that owns this slot. Decisions
-only: ``pipelined_connection.py`` connects and sends.
+A hash-tagged prefix keeps all keys in one slot, so it is enough to find the node that owns this slot. Decisions only:
+``connector.py`` connects, ``pipelined_connection.py`` sends.
 
-While a slot moves from one node to another, some of its keys are here and some there, and a script on either node
-would miss the others. Redis notices this only for the keys that a script declares, and ours find most of their keys
-by themselves. Therefore each script declares one key more, which never exists. The node that gives the slot away
-then refuses the script before it runs (ASK or TRYAGAIN), and the node that gets it would, too. So there is nothing
-to gain from following ASK: the call is sent again until the slot has moved.
+While a slot moves from one node to another, each of them has some of its keys, and a script on either node would miss
+the others. Redis notices this only for the keys that a script declares, and ours find most of their keys by
+themselves. Therefore each script declares one key more, which never exists. The node that gives the slot away then
+refuses the script before it runs (ASK or TRYAGAIN), and so would the node that gets it. Following ASK would not help:
+the call is sent again until the slot has moved.
 """
 
 from collections.abc import Container
@@ -67,7 +67,7 @@ class SlotRoute:
 
     @property
     def place(self) -> SlotPlace | None:
-        """Where the slot is, once a node has told."""
+        """Where the slot is, once a node has answered."""
         if self.owner is None:
             return None
         return SlotPlace(self.slot, "{}:{}".format(*self.owner), self._replicas)
@@ -86,11 +86,11 @@ class SlotRoute:
             found += addresses
             if first <= self.slot <= last:
                 self.owner, self._replicas = addresses[0], len(addresses) - 1
-        # The one from the settings stays: its name may lead to any node.
+        # The address from the settings stays: its name may lead to any node.
         self._nodes = list(dict.fromkeys([asked, *found[:_MOST_NODES], self._named]))
 
     def redirect(self, moved: MovedError, asked: Address) -> None:
-        """Ask the node first that another one named as the owner."""
+        """Ask the named owner first from now on."""
         self.owner = None
         self._nodes = list(dict.fromkeys([_read_address(moved.host, moved.port, asked), *self._nodes]))
 
@@ -113,11 +113,11 @@ class SlotRoute:
 
 def _read_address(host: Any, port: Any, asked: Address) -> Address:
     name = host.decode() if isinstance(host, bytes) else host
-    # Left out by a node that does not know its own address: it is where it was asked.
+    # A node that does not know its own address leaves it out: it has the address that was asked.
     return (asked[0] if name in (None, "", "?") else str(name), int(port))
 
 
 class ClusterClient(RedisCluster):
-    """The ordinary client of a cluster; the wires of a store share its ``route``."""
+    """The ordinary client of a cluster; the connections of a store share its ``route``."""
 
     route: SlotRoute

@@ -1,8 +1,8 @@
-"""How much one reply of Redis may be: the parser of ``connection.py``, with limits.
+"""Limits on the size of one reply of Redis: the parser that ``connection.py`` gives to every connection.
 
-hiredis and redis-py have none of their own. They keep what a server sends until the reply is complete, and make room
-for as many values as an array announces before the first of them has come. A server that never ends its reply, or
-announces a billion values, would take all memory of the process that asked.
+hiredis and redis-py have no limits. They keep what a server sends until the reply is complete, and allocate as many
+values as an array announces before the first of them has arrived. A server that never ends its reply, or announces a
+billion values, would take all memory of the process that asked.
 """
 
 import re
@@ -24,14 +24,14 @@ _UNFINISHED_HEADER = re.compile(rb"[*%~>|]\d{0,20}\r?$")
 
 
 class ReplyTooLarge(InvalidResponse):
-    """Redis sent more than this process takes in one reply. The connection cannot be used any more."""
+    """Redis sent more than this process accepts in one reply. The connection cannot be used any more."""
 
 
 class BoundedParser(_AsyncHiredisParser):
-    """Reads replies of at most so many bytes, with at most so many values if that is given.
+    """Reads replies of at most ``most_bytes``, and of at most ``most_values`` if that is given.
 
-    Values are counted as they are announced, wherever something that looks like a header stands. A text may hold
-    the same characters, so workers, whose replies have arguments of jobs in them, go without this limit.
+    Values are counted as headers announce them. A text may look like a header, so workers, whose replies contain the
+    arguments of jobs, go without the second limit.
     """
 
     def __init__(self, socket_read_size: int, *, most_bytes: int, most_values: int | None) -> None:
@@ -50,7 +50,7 @@ class BoundedParser(_AsyncHiredisParser):
 
     async def read_from_socket(self) -> bool:
         stream, reader = self._stream, self._reader
-        # Cleared by redis-py when it has hung up.
+        # redis-py clears both when it has hung up.
         piece = b"" if stream is None or reader is None else await stream.read(self._read_size)
         if not piece or reader is None:
             raise RedisConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
@@ -77,19 +77,19 @@ class BoundedParser(_AsyncHiredisParser):
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         reply = await super().read_response(*args, **options)
-        # What has come of the next reply already counts for this one: at most a piece.
+        # What has arrived of the next reply already, at most a piece, counted for this one.
         self._received_bytes = self._announced_values = 0
         return reply
 
     async def handle_push_response(self, response: Any, **options: Any) -> Any:
-        # redis-py reads on after each of them, deeper in the stack. Without RESP3 no Redis sends any.
+        # redis-py reads on after each push, deeper in the stack. Without RESP3 no Redis sends any.
         if self._most_values is not None:
             raise ReplyTooLarge("Redis pushed a message that this process has not asked for.")
         return await super().handle_push_response(response, **options)  # type: ignore[no-untyped-call]  # redis-py leaves it without types
 
     @classmethod
     def parse_error(cls, response: str) -> ResponseError:
-        # Here, because from here on every message, log line and condition quotes it.
+        # Cleaned here, because every message, log line and condition quotes it later.
         text = clean_foreign_text(response)
         try:
             error: ResponseError = super().parse_error(text)  # type: ignore[no-untyped-call]  # redis-py leaves it without types

@@ -2,7 +2,7 @@
 
 A file names the parts it needs in its second line (``-- needs: context, wake``); they are placed in
 front of it in that order. A part that ends in ``return {…}`` is a module, made when a call first asks for it
-(``flow().park(…)``), because defining functions that most calls never use would cost every one of them;
+(``flow().park(…)``), because defining functions that most calls never use would cost each of them;
 modules may use each other. Sending the scripts is left to ``pipelined_connection.py``.
 """
 
@@ -13,10 +13,10 @@ from functools import cache
 from importlib.resources import files
 from itertools import groupby
 
-from rrq.jobs.decoding import CLAIMED_FIELDS
+from rrq.jobs.codec import CLAIMED_FIELDS
 
-#: What a claim reads of a job: the fields of the model but the last, which few jobs have and is read where the others
-#: are missing; and what only the script looks at. The worker gets that last field in the place of ``completion_time``.
+#: What a claim reads of a job: the fields of the model without the last, which is only read where the arguments are
+#: missing; and what only the script looks at. The worker gets that last field in the place of ``completion_time``.
 CLAIM_READS = (*CLAIMED_FIELDS[:-1], "completion_time", "attempt_token", "suspect")
 
 _LUA = files("rrq.broker") / "lua"
@@ -41,7 +41,7 @@ def load_script(name: str) -> Script:
     names = [part.strip() for part in needs.group(1).split(",")] if needs else []
     parts = {part: _read_part(part) for part in names}
     modules = {part: source for part, source in parts.items() if _IS_MODULE.search(source)}
-    # Known to all of them before the first is made, so that two may need each other.
+    # Declared before the first is made, so that two modules may need each other.
     pieces = [f"local {', '.join(modules)}"] if modules else []
     for are_modules, group in groupby(names, modules.__contains__):
         neighbours = {part: parts[part] for part in group}
@@ -53,7 +53,7 @@ def load_script(name: str) -> Script:
 def _wrap(modules: dict[str, str], others: str) -> str:
     """Return neighbouring modules as one function that makes them all, and what calls it when one is asked for.
 
-    One function, because each takes hold of the variables in front of it anew, in every call. ``others`` is the rest
+    One function, because each function captures the variables in front of it anew, in every call. ``others`` is the rest
     of the script, which may ask for them.
     """
     made = "\n".join(f"{part} = once(function()\n{source}end)" for part, source in modules.items())
@@ -65,7 +65,7 @@ def _wrap(modules: dict[str, str], others: str) -> str:
 
 def build_script(name: str, source: str) -> Script:
     """Return a script of this source; ``name`` is for people and metrics."""
-    # Redis names a script by this digest; it protects nothing.
+    # Redis names a script by this digest; nothing depends on its security.
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -76,7 +76,7 @@ def _read_part(name: str) -> str:
 
 
 def _claimed_fields() -> str:
-    """Return the field list of ``jobs/decoding.py`` as Lua, so that it is written down only once."""
+    """Return the field list of ``jobs/codec.py`` as Lua, so that it is written down only once."""
     positions = {
         "TIMEOUT_FIELD": CLAIM_READS.index("job_timeout_seconds"),
         "ARGS_FIELD": CLAIM_READS.index("job_args"),

@@ -1,6 +1,6 @@
-"""Looks at a Redis server for settings that lose jobs, and says so in words.
+"""Which settings of a Redis server may lose jobs, in words. Pure.
 
-Pure: ``store.py`` reads the facts, the worker logs the warnings when it starts.
+``JobStore.read_server_facts`` reads the facts; a worker logs the warnings when it starts, and ``rrq check`` shows them.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class SlotPlace:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself; None where it would not tell."""
+    """What a server says of itself; None where it does not answer."""
 
     maxmemory_bytes: int | None
     maxmemory_policy: str | None

@@ -169,7 +169,7 @@ def _describe_flow(state: FlowState) -> list[str]:
     notes = [f"{describe_pause(target, pause)}." for target, pause in paused[:_MOST_PAUSES_TOLD]]
     if len(paused) > _MOST_PAUSES_TOLD:
         notes.append(f"{len(paused) - _MOST_PAUSES_TOLD} more are paused; `rrq flow` lists them.")
-    waiting = sum(state.parked.values())
+    waiting = sum(state.blocked.values())
     if state.limits or waiting:
         notes.append(
             f"{len(state.limits)} limit(s) are set and {waiting} due job(s) wait for a limit or a pause; "
@@ -231,7 +231,7 @@ def _to_json(report: _Report) -> dict[str, Any]:
         "rrq_0_7_workers": sum(worker.kind is WorkerKind.LEGACY for worker in report.workers),
         "paused": [pause_json(target, pause) for target, pause in sorted(report.flow.pauses.items())],
         "limits": len(report.flow.limits),
-        "parked": sum(report.flow.parked.values()),
+        "parked": sum(report.flow.blocked.values()),
         "missing_functions": [asdict(missing) for missing in report.missing_functions],
         "risks": report.risks,
         "notes": report.notes,

@@ -40,7 +40,9 @@ def debug_submit(
     as_json: bool,
 ) -> None:
     """Submit one real job for FUNCTION."""
-    request = JobRequest(function_name, args or [], kwargs or {}, queue_name, defer_by=delay_seconds)
+    request = JobRequest(
+        function_name, args or [], kwargs or {}, queue_name=queue_name, defer_by=delay_seconds
+    )
     job = run_with_store(settings_path, lambda store: _submit(store, request))
     if as_json:
         due_at = job.next_scheduled_run_time

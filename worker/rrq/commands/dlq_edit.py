@@ -14,7 +14,7 @@ from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
 from rrq.commands.refusal import Refusal
 from rrq.inspect.dead_letters import requeue_dead_letters
-from rrq.jobs.encoding import encode_arguments
+from rrq.jobs.request import encode_arguments
 from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 

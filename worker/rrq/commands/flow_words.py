@@ -101,14 +101,14 @@ def _rows(state: FlowState, target: str) -> Iterator[tuple[str, ...]]:
 
 
 def build_parked_table(state: FlowState) -> Table:
-    rows = [(describe_scope(scope), str(jobs)) for scope, jobs in sorted(state.parked.items())]
+    rows = [(describe_scope(scope), str(jobs)) for scope, jobs in sorted(state.blocked.items())]
     return Table("Waiting Jobs", _PARKED_COLUMNS, rows)
 
 
 def count_waiting(state: FlowState, target: str) -> int:
     """Return how many jobs are parked for a function, whichever of its keys they have."""
     own, keyed = _scope(target), f"k:{target.partition(':')[2]}:"
-    return sum(jobs for scope, jobs in state.parked.items() if scope == own or scope.startswith(keyed))
+    return sum(jobs for scope, jobs in state.blocked.items() if scope == own or scope.startswith(keyed))
 
 
 def pause_json(target: str, pause: Pause) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def flow_json(state: FlowState) -> dict[str, Any]:
     return {
         "pauses": [pause_json(target, pause) for target, pause in sorted(state.pauses.items())],
         "limits": [limit_json(state, target) for target in sorted(state.limits)],
-        "parked": dict(sorted(state.parked.items())),
+        "parked": dict(sorted(state.blocked.items())),
     }
 
 

@@ -12,7 +12,7 @@ from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line
 from rrq.commands.redis_access import run_with_store
 from rrq.job import Job
-from rrq.jobs.decoding import parse_job_hash
+from rrq.jobs.job_hash import parse_job_hash
 from rrq.store import JobStore
 
 
@@ -54,7 +54,7 @@ async def _replay(store: JobStore, job_id: str, queue_name: str | None) -> Job:
         old.function_name,
         old.job_args,
         old.job_kwargs,
-        queue_name or old.queue_name,
+        queue_name=queue_name or old.queue_name,
         max_retries=old.max_retries,
         job_timeout_seconds=old.job_timeout_seconds,
         result_ttl_seconds=old.result_ttl_seconds,

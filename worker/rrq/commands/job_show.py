@@ -54,7 +54,7 @@ async def _read(store: JobStore, job_id: str) -> tuple[StoredJob, str | None]:
     if job.status not in QUEUED_STATUSES:
         return job, None
     state = await store.read_flow()
-    return job, describe_wait(state, short_queue_name(store, job), job.function_name or "", job.parked_in)
+    return job, describe_wait(state, short_queue_name(store, job), job.function_name or "", job.blocked_by)
 
 
 def _describe(job: StoredJob, wait: str | None) -> Iterator[tuple[str, str]]:

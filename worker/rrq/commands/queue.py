@@ -153,7 +153,7 @@ def _queue_row(name: str, queue: QueueObservation) -> tuple[str, ...]:
 
 def _first_due(queue: QueueObservation) -> str:
     # What is due and may not start, by a pause or a limit of the queue, must not look like work for a worker.
-    return "held back" if queue.held >= queue.due else "now"
+    return "held back" if queue.blocked >= queue.due else "now"
 
 
 def _queue_json(name: str, queue: QueueObservation) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _queue_json(name: str, queue: QueueObservation) -> dict[str, Any]:
         "queue": name,
         "pending": _size(queue),
         "due": queue.due,
-        "held": queue.held,
+        "held": queue.blocked,
         "orphaned": queue.orphaned,
         "scheduled": queue.due_soon + queue.later,
         "next_due_ms": queue.next_due_ms,

@@ -59,7 +59,7 @@ def _describe_job(job: StoredJob, keys: Keys, now: datetime) -> Json:
         "run_seconds": job.run_seconds(now),
         "wait_seconds": job.wait_seconds(),
         "worker": job.fields.get("worker_id"),
-        "scope": job.parked_in,
+        "scope": job.blocked_by,
     }
 
 
@@ -115,7 +115,7 @@ def build_timeline(job: StoredJob, now: datetime) -> list[Json]:
     elif job.status == "COMPLETED":
         events.append({**_event("done", job.started_at, job.completed_at), "worker": worker})
     elif job.status in ("PENDING", "RETRYING"):
-        kind = "parked" if job.parked_in else "due"
+        kind = "parked" if job.blocked_by else "due"
         events.append(_event(kind, job.due_at))
     elif not any(event["kind"] in ("dead", "cancelled") for event in events):
         kind = "dead" if job.status == "FAILED" else "cancelled"

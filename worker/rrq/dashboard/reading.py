@@ -30,7 +30,8 @@ from rrq.inspect.jobs import (
     read_stored_job,
 )
 from rrq.inspect.overview import read_workers
-from rrq.jobs.stored_job import StoredJob, decode
+from rrq.jobs.codec import decode
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 
 PAGE_SIZE: Final = 50
@@ -173,12 +174,12 @@ class JobLists:
     async def _open_parked(self) -> tuple[int, ReadPart]:
         store = self._store
         flow = await store.read_flow()
-        scopes = sorted(flow.parked)
+        scopes = sorted(flow.blocked)
 
         async def read(offset: int, limit: int) -> Sequence[ListedJob]:
             found: list[ListedJob] = []
             for scope in scopes:
-                size = flow.parked[scope]
+                size = flow.blocked[scope]
                 if offset < size and len(found) < limit:
                     key = store.keys.parked_key(scope)
                     last = offset + limit - len(found) - 1
@@ -190,7 +191,7 @@ class JobLists:
                 offset = max(0, offset - size)
             return found
 
-        return sum(flow.parked.values()), read
+        return sum(flow.blocked.values()), read
 
     async def _open_list(self, key: str) -> tuple[int, ReadPart]:
         async def read(offset: int, limit: int) -> Sequence[ListedJob]:

@@ -52,7 +52,7 @@ def build_sample(previous: Picture | None, picture: Picture) -> Json:
         "due": count_due(picture),
         "later": sum(queue.due_soon + queue.later for queue in picture.queues.values()),
         "orphaned": sum(queue.orphaned for queue in picture.queues.values()),
-        "parked": sum(picture.flow.parked.values()),
+        "parked": sum(picture.flow.blocked.values()),
         "oldest_seconds": max(known_ages, default=None),
         "running": count_running(picture),
         "capacity": sum(worker.capacity for worker in picture.workers.values()),

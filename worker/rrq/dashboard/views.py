@@ -29,9 +29,9 @@ def build_queue_rows(picture: Picture, *, with_minutes: bool = True) -> list[Jso
             "name": name,
             "due": queue.due,
             "later": queue.due_soon + queue.later,
-            "held": queue.held,
+            "held": queue.blocked,
             "orphaned": queue.orphaned,
-            "parked": picture.flow.parked.get(f"q:{name}", 0),
+            "parked": picture.flow.blocked.get(f"q:{name}", 0),
             "oldest_seconds": queue.oldest_due_age_seconds,
             "next_due_ms": queue.next_due_ms,
             "workers": sum(name in worker.queues for worker in picture.workers.values()),
@@ -89,8 +89,8 @@ def build_controls(flow: FlowState, recent: Iterable[StoredJob | None]) -> Json:
 
 
 def _count_parked(flow: FlowState, function: str) -> int:
-    own = flow.parked.get(f"f:{function}", 0)
-    return own + sum(count for scope, count in flow.parked.items() if scope.startswith(f"k:{function}:"))
+    own = flow.blocked.get(f"f:{function}", 0)
+    return own + sum(count for scope, count in flow.blocked.items() if scope.startswith(f"k:{function}:"))
 
 
 def _pause_json(pause: Pause | None) -> Json | None:
@@ -182,7 +182,7 @@ def build_pool_rows(pools: Iterable[PoolReport], flow: FlowState) -> list[Json]:
             "pool": pool.pool,
             "type": pool.type,
             "queues": list(pool.queues),
-            "held": pool.held,
+            "held": pool.blocked,
             "is_paused": pool.is_paused or f"pool:{pool.pool}" in flow.pauses,
             "pause": _pause_json(flow.pauses.get(f"pool:{pool.pool}")),
         }

@@ -138,7 +138,7 @@ class LeaseKeeper:
         # Without this thread the worker loses its lease; nothing that Redis may answer must end it.
         except Exception:
             logger.exception("heartbeat failed, trying again on another connection")
-            await store.wire.aclose()
+            await store.connection.aclose()
             await self._pause()
 
     async def _pause(self) -> None:

@@ -25,7 +25,7 @@ from rrq.engine.ownership import Ownership, timeout_of
 from rrq.exc import BurstFailed, RetryJob
 from rrq.hooks import HookManager
 from rrq.job import Job
-from rrq.jobs.encoding import encode_result, storable_text
+from rrq.jobs.codec import encode_result, storable_text
 from rrq.middleware import CallNext, run_through
 from rrq.registry import Handler, JobRegistry
 from rrq.runtime.backoff import LONGEST_DELAY_SECONDS, retry_delay_ms
@@ -179,7 +179,7 @@ class JobOutcomes:
         context.job, token = job, ""
         if attempt is not None:
             attempt.started_at, token = monotonic(), attempt.token
-        context.way_back = (self.job_store, token, task.get_loop())
+        context.report_to = (self.job_store, token, task.get_loop())
         deadlines, is_timeout = self._deadlines, False
         deadlines.watch(task, timeout_seconds)
         try:

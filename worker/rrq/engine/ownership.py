@@ -34,7 +34,7 @@ from rrq.engine.measuring import measure_claim, measure_end
 from rrq.engine.reporter import Reporter
 from rrq.exc import LeaseLost, UnreadableJob
 from rrq.job import Job
-from rrq.jobs.decoding import parse_claimed_job
+from rrq.jobs.codec import parse_claimed_job
 from rrq.registry import JobRegistry
 from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings
@@ -283,7 +283,7 @@ class Ownership:
 
     async def _agree_before_report(self) -> None:
         """Have a Redis that may have restarted know the claims before it is told how they ended."""
-        if self._is_registered and (self._needs_resync or not self._host.job_store.wire.is_open):
+        if self._is_registered and (self._needs_resync or not self._host.job_store.connection.is_open):
             async with self._lock:
                 # What was lost is refused one by one, which is all there is to say about it.
                 with contextlib.suppress(LeaseLost):
@@ -295,8 +295,8 @@ class Ownership:
             await self._register()
         # A claim that opened the socket by itself would reach a restarted Redis before the list of
         # what is in hand, and be given the same jobs once more.
-        while self._needs_resync or not self._host.job_store.wire.is_open:
-            await self._host.job_store.wire.ensure_open()
+        while self._needs_resync or not self._host.job_store.connection.is_open:
+            await self._host.job_store.connection.ensure_open()
             self._needs_resync = False
             try:
                 await self._resync()
@@ -322,9 +322,9 @@ class Ownership:
                     f"ends within {self._host.settings.worker_lease_seconds:g} s."
                 )
         self._is_registered = True
-        self._host.job_store.wire.on_connect = self.note_reconnect
+        self._host.job_store.connection.on_connect = self.note_reconnect
         # A claim that follows its slot to another node would reach it before the list of what is in hand.
-        self._host.job_store.wire.resends_refused = False
+        self._host.job_store.connection.resends_refused = False
         if not self.lease.is_running:
             self.lease.start()
 
@@ -467,8 +467,8 @@ class Ownership:
         self._is_registered = False
         await self.lease.stop()
         store = self._host.job_store
-        store.wire.on_connect = None
-        store.wire.resends_refused = True
+        store.connection.on_connect = None
+        store.connection.resends_refused = True
         held = [attempt.claimed for attempt in self.book.owned()]
         # What could not be stopped goes on until the process ends; it has nothing more to report.
         for attempt in self.book.owned():

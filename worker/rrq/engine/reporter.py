@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from rrq.broker.connection import REDIS_ERRORS, is_script_failure
 from rrq.broker.messages import Outcome, OutcomeKind, Verdict
 from rrq.engine.attempts import Attempt
-from rrq.jobs.encoding import storable_text
+from rrq.jobs.codec import storable_text
 from rrq.runtime.backoff import idle_delay_seconds, jittered_delay_seconds
 from rrq.store import JobStore
 
@@ -116,7 +116,7 @@ class Reporter:
                 if not isinstance(error, REDIS_ERRORS):
                     # An answer that makes no sense: perhaps it belongs to somebody else.
                     logger.exception("outcomes not stored yet, their answer is not understood")
-                    await self._get_store().wire.aclose()
+                    await self._get_store().connection.aclose()
                 failures += 1
                 pause_seconds = self._choose_pause(failures)
                 logger.warning(

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rrq.broker.scripts import load_script
 from rrq.inspect.jobs import in_batches, read_listed_jobs
-from rrq.jobs.stored_job import StoredJob, decode
+from rrq.jobs.codec import decode
+from rrq.jobs.stored_job import StoredJob
 from rrq.store import JobStore
 
 _ENTRIES_PER_ROUND_TRIP = 200
@@ -103,12 +103,7 @@ async def requeue_dead_letters(
     if not job_ids:
         # Without ids the script would take whatever is oldest.
         return 0
-    queued: int = await store.wire.run(
-        load_script("requeue_dead_letters"),
-        [store.keys.dlq_key(dlq_name), store.keys.queue_key(target_queue)],
-        [store.keys.prefix, target_queue, len(job_ids), *job_ids],
-        read=lambda reply: int(reply[0]),
-    )
+    queued, _ = await store.requeue_dead_letters(dlq_name, target_queue, len(job_ids), job_ids)
     return queued
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rrq.broker.messages import QueueObservation
-from rrq.jobs.stored_job import LISTED_FIELDS, StoredJob, decode, parse_listed_job, parse_stored_job
+from rrq.jobs.codec import decode
+from rrq.jobs.stored_job import LISTED_FIELDS, StoredJob, parse_listed_job, parse_stored_job
 from rrq.store import JobStore
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ class MissingFunction:
 async def read_missing_functions(store: JobStore, observation: Observation) -> list[MissingFunction]:
     """Return the functions that were missed lately and are still missing somewhere, the latest first."""
     since_ms = observation.now_ms - int(_LATELY_SECONDS * 1000)
-    noted = await store.wire.call(
+    noted = await store.connection.call(
         "ZREVRANGEBYSCORE", store.keys.missing_functions, "+inf", since_ms, "WITHSCORES"
     )
     if not noted:

@@ -1,1 +1,1 @@
-"""What a job is: what is asked of it, how it is written, stored and read. Values only."""
+"""What a job is: request and options, the job itself, its encoding, decoding and stored form. No I/O."""

@@ -1,93 +1,115 @@
-"""What few jobs ask for: priority, idempotency, debouncing, a chain, a batch. As the enqueue script reads it: pure.
+"""The options of a job, once. Values only.
 
-A job that asks for none of it sends an empty text, and costs what it always did.
+A new option is one line here, in ``OptionsOfFunction`` or in ``OptionsOfCall``, and one in ``lua/shared/enqueue.lua``.
+``RRQClient.enqueue`` (with an underscore in front), ``JobRequest``, ``App.job`` and ``with_options`` all take it from
+here. ``RRQClient.enqueue`` explains each option; ``request.py`` writes them for Redis.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
-from rrq.broker.messages import NewJob
-from rrq.exc import InvalidJob
+from rrq.runtime.suggestions import suggest
 
-__all__ = ["HIGHEST_PRIORITY", "JobOptions", "build_kept_job", "build_options"]
+if TYPE_CHECKING:
+    from rrq.jobs.request import JobRequest
 
-HIGHEST_PRIORITY: Final = 9
-_LONGEST_WINDOW_SECONDS: Final = 86_400 * 366
-_LONGEST_CHAIN: Final = 1_000
+__all__ = [
+    "CALL_OPTIONS",
+    "FUNCTION_OPTIONS",
+    "JOB_OPTIONS",
+    "CallOptions",
+    "Deferral",
+    "FunctionOptions",
+    "JobOptions",
+    "Key",
+    "check_names",
+    "merge_options",
+    "resolve_keys",
+]
+
+#: How long from now: numbers are seconds.
+Deferral = timedelta | int | float
+#: A text; the typed API also takes a function that makes it from the arguments of the job.
+Key = str | Callable[..., str]
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """The options of one job; what each means is told at ``RRQClient.enqueue``."""
+class OptionsOfFunction(TypedDict, total=False):
+    """Options that may apply to all jobs of a function. None stands for the default."""
 
-    priority: int | None = None
-    limit_key: str | None = None
-    idempotency_key: str | None = None
-    idempotency_seconds: float = 86_400.0
-    debounce_key: str | None = None
-    debounce_max_seconds: float | None = None
-    replaces_pending: bool = False
-    batch_id: str | None = None
-    takes_result: bool = False
+    unique_key: Key | None
+    max_retries: int | None
+    result_ttl_seconds: int | None
+    priority: int | None
+    limit_key: Key | None
+    idempotency_key: Key | None
+    idempotency_seconds: float | None
+    debounce_key: Key | None
+    debounce_max_seconds: float | None
+
+
+class OptionsOfCall(TypedDict, total=False):
+    """Options that only make sense for the jobs of one call."""
+
+    job_id: str | None
+    defer_by: Deferral | None
+    defer_until: datetime | None
+    replace_if_pending: bool
+    then: "Sequence[JobRequest]"
+    """A chain: the step that ends a job well queues the next one."""
+
+
+class JobOptions(OptionsOfFunction, OptionsOfCall, total=False):
+    """All options of a ``JobRequest``."""
+
+    queue_name: str | None
+    job_timeout_seconds: int | None
+    trace_context: Mapping[str, str] | None
+    batch_id: str | None
+    takes_result: bool
     """Of a follow-up in a chain: gets the result of the job before as its first argument."""
 
 
-NO_OPTIONS: Final = JobOptions()
+class FunctionOptions(OptionsOfFunction, total=False):
+    """The options of ``@app.job()``, where two have shorter names."""
+
+    queue: str | None
+    timeout_seconds: int | None
 
 
-def build_options(options: JobOptions, chain: Sequence[Sequence[Any]] = ()) -> str:
-    """Return the options as JSON, '' when there are none. Raises InvalidJob for what makes no sense."""
-    if options == NO_OPTIONS and not chain:
-        return ""
-    for name in ("limit_key", "idempotency_key", "debounce_key", "batch_id"):
-        _check_text(f"_{name}", getattr(options, name))
-    if options.priority is not None and not 0 <= options.priority <= HIGHEST_PRIORITY:
-        raise InvalidJob(f"_priority must be 0 to {HIGHEST_PRIORITY}, not {options.priority!r}.")
-    if options.debounce_max_seconds is not None and options.debounce_key is None:
-        raise InvalidJob("_debounce_max_seconds needs a _debounce_key to go with.")
-    if options.idempotency_key is not None and options.debounce_key is not None:
-        raise InvalidJob("_idempotency_key keeps the first call and _debounce_key the last: choose one.")
-    if len(chain) > _LONGEST_CHAIN:
-        raise InvalidJob(f"A chain has at most {_LONGEST_CHAIN} jobs, not {len(chain)}.")
-    values: dict[str, Any] = {
-        "priority": options.priority,
-        "limit_key": options.limit_key,
-        "debounce_key": options.debounce_key,
-        "if_pending": options.replaces_pending or None,
-        "batch_id": options.batch_id,
-        "takes_result": options.takes_result or None,
-        "next": list(chain) or None,
+class CallOptions(FunctionOptions, OptionsOfCall, total=False):
+    """The options of ``with_options``."""
+
+
+FUNCTION_OPTIONS: Final = FunctionOptions.__optional_keys__
+CALL_OPTIONS: Final = CallOptions.__optional_keys__
+JOB_OPTIONS: Final = JobOptions.__optional_keys__
+_SHORT_NAMES: Final = {"queue": "queue_name", "timeout_seconds": "job_timeout_seconds"}
+
+
+def check_names(owner: str, given: Iterable[str], known: frozenset[str]) -> None:
+    """Raise TypeError for an option that ``owner`` does not have."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{owner} has no option {name!r}.{suggest(name, known)}")
+
+
+def merge_options(before: JobOptions, options: Mapping[str, Any]) -> JobOptions:
+    """Return ``before`` with the options of a call or function in their place; None takes an option back.
+
+    ``defer_by`` and ``defer_until`` say the same thing in two ways, so each replaces the other.
+    """
+    is_due_given = "defer_by" in options or "defer_until" in options
+    merged = {
+        name: value
+        for name, value in before.items()
+        if not (is_due_given and name in ("defer_by", "defer_until"))
     }
-    if options.idempotency_key is not None:
-        values["idempotency_key"] = options.idempotency_key
-        values["idempotency_ms"] = _window_ms("_idempotency_seconds", options.idempotency_seconds)
-    if options.debounce_max_seconds is not None:
-        values["debounce_max_ms"] = _window_ms("_debounce_max_seconds", options.debounce_max_seconds)
-    return json.dumps({name: value for name, value in values.items() if value is not None})
+    merged |= {_SHORT_NAMES.get(name, name): value for name, value in options.items()}
+    return cast(JobOptions, {name: value for name, value in merged.items() if value is not None})
 
 
-def build_kept_job(job: NewJob, unique_ttl_seconds: int) -> list[str]:
-    """Return a job that is queued later, by the script that ends another one, as ``batch.lua`` reads it."""
-    return [str(value) for value in (*job[:4], 1, *job[4:], unique_ttl_seconds)]
-
-
-def _check_text(name: str, value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str):
-        raise InvalidJob(f"Names, ids and keys of a job are text; {name} is {type(value).__name__}.")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidJob(
-            f"{name} {value!r} holds half of a surrogate pair, which UTF-8 cannot store. Decode the text "
-            "properly, or replace that character."
-        ) from error
-
-
-def _window_ms(name: str, seconds: float) -> int:
-    if not 0.001 <= seconds <= _LONGEST_WINDOW_SECONDS:
-        raise InvalidJob(f"{name} must be 0.001 to a year, not {seconds!r}.")
-    return int(seconds * 1000)
+def resolve_keys(options: JobOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobOptions:
+    """Return the options with each key that is a function replaced by what it makes of the arguments."""
+    resolved = {name: value(*args, **kwargs) if callable(value) else value for name, value in options.items()}
+    return cast(JobOptions, resolved)

@@ -1,7 +1,7 @@
-"""A job as it lies in Redis, for people who look at it: pure.
+"""The view of a job for people: its Redis hash, field by field. Pure.
 
-``decoding.py`` refuses a hash that cannot be run. Whoever inspects a queue wants to see exactly those
-too, so here every field is read for itself and what makes no sense is None, never an error.
+``codec.py`` refuses a hash that cannot be run. People who inspect a queue want to see those jobs, too, so here each
+field is read by itself, and a field that makes no sense is None, never an error.
 """
 
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rrq.jobs.codec import decode
 from rrq.runtime.error_types import LONGEST_ERROR_TYPE, describe_error
 
 #: Enough for every list and statistic; arguments and results may be megabytes and are left out.
@@ -46,10 +47,10 @@ QUEUED_STATUSES: Final = frozenset({"PENDING", "RETRYING"})
 
 @dataclass(frozen=True)
 class StoredAttempt:
-    """An attempt that did not complete its job; empty texts and None are for what nobody wrote down."""
+    """An attempt that did not complete its job; empty texts and None stand for what is not stored."""
 
     outcome: str
-    """retry, dead, or back: handed back by its worker, or taken from one that died."""
+    """retry, dead, or back: its worker handed the job back, or died and was reaped."""
     worker: str = ""
     error: str = ""
     started_at: datetime | None = None
@@ -75,7 +76,7 @@ class StoredJob:
 
     @property
     def queue_name(self) -> str | None:
-        """The queue as its producer spelled it."""
+        """The queue as its producer wrote it."""
         return self.fields.get("queue_name")
 
     @property
@@ -97,7 +98,7 @@ class StoredJob:
 
     @property
     def started_at(self) -> datetime | None:
-        """When the latest attempt started; RRQ 0.7 workers do not write it down."""
+        """When the latest attempt started; RRQ 0.7 workers do not store it."""
         return self.time("start_time")
 
     @property
@@ -114,7 +115,7 @@ class StoredJob:
 
     @property
     def error_type(self) -> str | None:
-        """Which exception that was; None for older records, and where no handler raised one."""
+        """The exception behind ``last_error``; None for older records, and where no handler raised one."""
         return (self.fields.get("error_type") or "")[:LONGEST_ERROR_TYPE] or None
 
     @property
@@ -136,8 +137,8 @@ class StoredJob:
         return self.json("result")
 
     @property
-    def parked_in(self) -> str | None:
-        """The scope of the limit or pause that keeps a waiting job aside, such as ``f:send``."""
+    def blocked_by(self) -> str | None:
+        """The scope of the limit or pause that blocks a waiting job, such as ``f:send``."""
         return self.fields.get("parked_in")
 
     @property
@@ -169,7 +170,7 @@ class StoredJob:
         return None if ended_at is None else max(0.0, (ended_at - self.started_at).total_seconds())
 
     def wait_seconds(self) -> float | None:
-        """How long the job lay due before its latest attempt started; None when that is not known."""
+        """How long the job was due before its latest attempt started; None when that is not known."""
         ready_at = self.due_at or self.created_at
         # A retry that waits for its time is due after its latest start.
         if self.started_at is None or ready_at is None or self.started_at < ready_at:
@@ -186,7 +187,7 @@ class StoredJob:
             return None
 
     def json(self, name: str) -> Any:
-        """The decoded value; text that is no JSON is returned as it is, because it says something."""
+        """The decoded value; text that is no JSON is returned as it is, because people can still read it."""
         text = self.fields.get(name)
         if not text:
             return None
@@ -217,12 +218,6 @@ def parse_listed_job(job_id: str, values: Iterable[bytes | None]) -> StoredJob:
     """Build it from the values of ``LISTED_FIELDS``."""
     pairs = zip(LISTED_FIELDS, values, strict=True)
     return StoredJob(job_id, {name: decode(value) for name, value in pairs if value is not None})
-
-
-def decode(value: Any) -> str:
-    """Return a reply of Redis as text; odd bytes are spelled out."""
-    text: str = value.decode("utf-8", "backslashreplace")
-    return text
 
 
 def _parse_attempt(entry: Mapping[str, Any]) -> StoredAttempt:

@@ -112,7 +112,7 @@ class Link:
         ownership.on_deadline = self._tell_deadline
         ownership.on_first_finish = self.report
         worker.on_turn = self._on_turn
-        worker.job_store.wire.on_call = ownership.meter.on_redis_call
+        worker.job_store.connection.on_call = ownership.meter.on_redis_call
 
     def say_hello(self) -> None:
         worker, settings = self._worker, self._worker.settings

@@ -71,7 +71,7 @@ class PodHeartbeat:
         if self._store is not None:
             self._left.append(self._store)
         self._store = JobStore(settings)
-        self._store.wire.on_call = self._meter.on_redis_call
+        self._store.connection.on_call = self._meter.on_redis_call
         self._sweeper = Sweeper(self._store, self._meter)
         self._queues = tuple(queues)
         self.beat_soon()
@@ -111,7 +111,7 @@ class PodHeartbeat:
                 # Without it every child loses its lease; nothing that Redis may hold must end it.
                 except Exception:
                     logger.exception("heartbeat failed, trying again on another connection")
-                    await self._store.wire.aclose()
+                    await self._store.connection.aclose()
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
             for store in (*self._left, self._store):
@@ -213,7 +213,7 @@ class PodHeartbeat:
                 return order.result()
             # A new socket, because on this one every call waits until the block in Redis ends.
             order.cancel()
-            await store.wire.aclose()
+            await store.connection.aclose()
             return True
         finally:
             interruption.cancel()

@@ -103,7 +103,7 @@ class Meter:
         series[-1] += value
 
     def on_redis_call(self, call: str, seconds: float, error: BaseException | None) -> None:
-        """Take note of one call; fits ``Wire.on_call``."""
+        """Take note of one call; fits ``PipelinedConnection.on_call``."""
         if error is None:
             self.observe(seconds, "rrq_redis_call_seconds", call)
         else:

@@ -260,4 +260,4 @@ class JobBench:
         """Stop the server and start it again with all it had; every connection is lost."""
         await asyncio.to_thread(self._server.restart)
         # A producer that has nothing under way learns of it by its next call; here it starts from a new socket.
-        await self.store.wire.aclose()
+        await self.store.connection.aclose()

@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rrq.broker.connection import RedisCutOff, mask_dsn
-from rrq.broker.pipelined_connection import Wire
+from rrq.broker.pipelined_connection import PipelinedConnection
 from rrq.broker.scripts import Script, build_script
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.testing.clock import Clock
+
+T = TypeVar("T")
 
 # Expiries are counted by the clock of the server, which nobody can set: each key is given that much less time.
 # ARGV  1 milliseconds that have passed   2… keys of the living, who renew them in time
@@ -24,7 +26,7 @@ end
 _SHORTEN_SCRIPT = build_script("shorten_expiries", _SHORTEN)
 
 
-class BenchWire(Wire):
+class BenchConnection(PipelinedConnection):
     """A connection that runs scripts at the time of the bench, and may lose an answer or die."""
 
     def __init__(self, store: JobStore, clock: Clock, lost_replies: Counter[str]) -> None:
@@ -47,17 +49,17 @@ class BenchWire(Wire):
         time = divmod(int(seconds) * 1_000_000 + int(microseconds) + self._clock.offset_us, 1_000_000)
         return time if read is None else read(time)
 
-    async def run(
+    async def run_script(
         self,
         script: Script,
         keys: Sequence[Any],
         args: Sequence[Any],
         *,
+        read: Callable[[Any], T],
         timeout_seconds: float | None = None,
-        read: Callable[[Any], Any] | None = None,
-    ) -> Any:
+    ) -> T:
         shifted = self._clock.shift(script)
-        answer = await super().run(shifted, keys, args, timeout_seconds=timeout_seconds, read=read)
+        answer = await super().run_script(shifted, keys, args, read=read, timeout_seconds=timeout_seconds)
         if self._lost_replies[script.name]:
             self._lost_replies[script.name] -= 1
             # Whatever else waits for an answer on this socket does not get it either, as in earnest.
@@ -74,15 +76,16 @@ class BenchStore(JobStore):
 
     def __init__(self, settings: RRQSettings, clock: Clock, lost_replies: Counter[str]) -> None:
         super().__init__(settings)
-        self.bench_wire = BenchWire(self, clock, lost_replies)
-        self.wire = self.bench_wire
+        self.bench_connection = BenchConnection(self, clock, lost_replies)
+        self.connection = self.bench_connection
 
     async def shorten_expiries(self, passed_seconds: float, spared: Sequence[str]) -> None:
         """Take so much from the time that every key has left, those of the living excepted."""
         # Past the shift, which is for scripts that read the time.
-        await Wire.run(self.wire, _SHORTEN_SCRIPT, [], [int(passed_seconds * 1000), *spared])
+        args = [int(passed_seconds * 1000), *spared]
+        await PipelinedConnection.run_script(self.connection, _SHORTEN_SCRIPT, [], args, read=bool)
 
     async def read_queue_names(self) -> set[str]:
         """Return the names of all queues with something in them. By KEYS, which only a bench can afford."""
-        found = await self.wire.call("KEYS", self.keys.queue_key("*"))
+        found = await self.connection.call("KEYS", self.keys.queue_key("*"))
         return {self.keys.queue_name(key.decode()) for key in found}

@@ -164,7 +164,7 @@ class BenchWorker(RRQWorker):
     async def kill(self) -> int:
         """End at once, as far as Redis can tell: nothing is reported any more. Returns the jobs in hand."""
         self.is_killed = True
-        self.bench_store.bench_wire.is_dead = True
+        self.bench_store.bench_connection.is_dead = True
         in_hand = [attempt for attempt in self._ownership.book.owned() if not attempt.is_reported]
         for attempt in in_hand:
             attempt.is_lost = True

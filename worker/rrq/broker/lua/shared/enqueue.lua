@@ -31,10 +31,18 @@ local function seldom()
   -- it overtakes, but nobody waits for ever behind those that keep coming.
   local PRIORITY_MS = 60000
 
+  -- Options that become a field of the job under their own name, and the type of each. A new one is a line here and one
+  -- in jobs/options.py.
+  local STORED_OPTIONS = {
+    {'limit_key', 'string'},
+    {'parent_id', 'string'},
+    {'batch_id', 'string'},
+  }
+
   -- What few jobs ask for. Read before anything of a call is written: what makes no sense must not leave a batch half
   -- stored, nor stop an outcome whose job has such a follow-up. Nil for that.
   local LONGEST_OPTION_MS = 315360000000
-  local TEXT_OPTIONS = {'limit_key', 'idempotency_key', 'debounce_key', 'batch_id', 'parent_id'}
+  local TEXT_OPTIONS = {'idempotency_key', 'debounce_key'}
   local TIME_OPTIONS = {'idempotency_ms', 'debounce_max_ms'}
 
   local function is_option_time(value)
@@ -46,6 +54,10 @@ local function seldom()
     if options_by_text[text] then return options_by_text[text] end
     local is_json, options = pcall(cjson.decode, text)
     if not is_json or type(options) ~= 'table' then return nil end
+    for _, option in ipairs(STORED_OPTIONS) do
+      local value = options[option[1]]
+      if value ~= nil and type(value) ~= option[2] then return nil end
+    end
     for _, name in ipairs(TEXT_OPTIONS) do
       if options[name] ~= nil and type(options[name]) ~= 'string' then return nil end
     end
@@ -98,22 +110,25 @@ local function seldom()
     if seen[3] and seen[3] ~= batch_id then batch().leave_batch(id, job, true) end
     if seen[1] then flow().vacate(id, job, seen[1]) end
     if seen[2] then redis.pcall('ZREM', prefix .. 'parked:' .. seen[2], id) end
-    redis.call('HDEL', job, 'completion_time', 'last_error', 'error_type', 'job_unique_key', 'trace_context',
+    local left_behind = {'completion_time', 'last_error', 'error_type', 'job_unique_key', 'trace_context',
       'worker_id', 'start_time', 'claimed_queue', 'claimed_score', 'cancel_requested',
       'waited_for', 'suspect', 'reserved_by', 'crashes', 'crash_history', 'traceback', 'slots', 'extras',
-      'parked_in', 'limit_key', 'boost_ms', 'attempts', 'progress', 'cursor', 'next', 'parent_id', 'batch_id',
-      'losses', 'loss_history', 'unknown_since_ms')
+      'parked_in', 'boost_ms', 'attempts', 'progress', 'cursor', 'next', 'losses', 'loss_history', 'unknown_since_ms'}
+    for _, option in ipairs(STORED_OPTIONS) do left_behind[#left_behind + 1] = option[1] end
+    redis.call('HDEL', job, unpack(left_behind))
     redis.call('PERSIST', job)
     redis.call('DEL', prefix .. 'events:job:' .. id)
   end
 
   -- What few jobs have: a key for limits, a chain, a batch, a priority. Returns the head start in ms.
   local function write_options(id, job, options, is_due)
-    if options.limit_key then redis.call('HSET', job, 'limit_key', options.limit_key) end
-    if options.parent_id then redis.call('HSET', job, 'parent_id', options.parent_id) end
+    for _, option in ipairs(STORED_OPTIONS) do
+      local name = option[1]
+      if options[name] ~= nil then redis.call('HSET', job, name, options[name]) end
+    end
     if options.next then redis.call('HSET', job, 'next', options.next, 'extras', '1') end
     if options.batch_id then
-      redis.call('HSET', job, 'batch_id', options.batch_id, 'extras', '1')
+      redis.call('HSET', job, 'extras', '1')
       local pending = prefix .. 'batch:' .. options.batch_id .. ':pending'
       -- An expiry for a producer that fails on the way; close_batch takes it off.
       if redis.call('SADD', pending, id) == 1 and redis.call('SCARD', pending) == 1 then
