@@ -480,13 +480,6 @@ def _build_cron_request(cron_job: CronJob) -> JobRequest:
 
 #: The options of ``enqueue`` as callers write them.
 _OPTIONS = frozenset(name for name in RRQClient.enqueue.__kwdefaults__ or () if name.startswith("_"))
-# What comes to mind first and is not near enough to be found by its letters.
-_OTHER_WORDS = {
-    "_queue": "_queue_name",
-    "_delay": "_defer_by",
-    "_timeout": "_job_timeout_seconds",
-    "_id": "_job_id",
-}
 
 
 def _check_keywords(function_name: str, kwargs: Mapping[str, Any]) -> None:
@@ -494,7 +487,7 @@ def _check_keywords(function_name: str, kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if not name.startswith("_"):
             continue
-        meant = _OTHER_WORDS.get(name) or find_meant(name, _OPTIONS)
+        meant = find_meant(name, _OPTIONS)
         if meant is not None:
             raise InvalidJob(
                 f"enqueue has no option {name!r} for a job of {function_name!r}. Did you mean {meant!r}? A keyword for "

@@ -5,6 +5,8 @@ A record holds the type and the message apart: RRQ 0.7 reads the message and kno
 
 from typing import Final
 
+from rrq.runtime.escaping import escape_unprintable
+
 __all__ = ["LONGEST_ERROR_TYPE", "describe_error", "name_error_type"]
 
 #: Longer than every name that a person chose; the name of a class can be made of anything.
@@ -24,9 +26,7 @@ def name_error_type(error: BaseException) -> str:
         name = kind.__qualname__
     else:
         name = f"{module if isinstance(module, str) else '<unknown>'}.{kind.__qualname__}"
-    if not name.isprintable():
-        name = "".join(map(_spelled_out, name))
-    return name[-LONGEST_ERROR_TYPE:]
+    return escape_unprintable(name)[-LONGEST_ERROR_TYPE:]
 
 
 def describe_error(error_type: str | None, message: str | None) -> str | None:
@@ -38,7 +38,3 @@ def describe_error(error_type: str | None, message: str | None) -> str | None:
         return message
     text = (message or "").strip()
     return f"{error_type}: {text}" if text else error_type
-
-
-def _spelled_out(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, Literal, TextIO
 
+from rrq.runtime.escaping import escape_unprintable
 from rrq.runtime.masking import MASK, is_secret_name, mask_secrets
 
 __all__ = ["LogFormat", "configure_logging"]
@@ -119,14 +120,14 @@ def build_fields(record: logging.LogRecord, context: Mapping[str, Any]) -> dict[
 
 def build_text(fields: Mapping[str, Any]) -> str:
     """Return the line for a person: what happened, its fields, and below it a traceback if any."""
-    level, logger, message = (_on_one_line(fields[name]) for name in ("level", "logger", "message"))
+    level, logger, message = (escape_unprintable(fields[name]) for name in ("level", "logger", "message"))
     below = [
-        _on_one_line(line)
+        escape_unprintable(line)
         for name in ("traceback", "stack")
         for line in str(fields.get(name, "")).splitlines()
     ]
     shown = {name: value for name, value in fields.items() if name not in _OWN | {"traceback", "stack"}}
-    pairs = "".join(f" {_on_one_line(name)}={_quote(value)}" for name, value in shown.items())
+    pairs = "".join(f" {escape_unprintable(name)}={_quote(value)}" for name, value in shown.items())
     return "\n".join([f"{fields['time']} {level:<7} {logger}: {message}{pairs}", *below])
 
 
@@ -196,17 +197,7 @@ def _unprintable(value: Any) -> str:
     return f"<{type(value).__name__} that cannot be printed>"
 
 
-def _on_one_line(text: str) -> str:
-    """Spell out what would break the line or command the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def _quote(value: Any) -> str:
     if isinstance(value, str) and value.isprintable() and not _NEEDS_QUOTES.search(value or " "):
         return value
-    return _on_one_line(json.dumps(value, ensure_ascii=False))
+    return escape_unprintable(json.dumps(value, ensure_ascii=False))
