@@ -12,10 +12,10 @@ import psutil
 import pytest
 import redis
 
+from embedded_sentinel import EmbeddedSentinel
 from rrq import embedded
 from rrq.embedded import (
     EmbeddedRedis,
-    EmbeddedSentinel,
     RedisServerFailed,
     RedisServerNotFound,
     find_redis_server,

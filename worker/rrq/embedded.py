@@ -238,28 +238,6 @@ class EmbeddedRedis:
         self._watcher = self._server = None
 
 
-class EmbeddedSentinel(EmbeddedRedis):
-    """A Sentinel that watches one server of ours under `master_name`."""
-
-    def __init__(self, master: EmbeddedRedis, *, master_name: str = "mymaster") -> None:
-        super().__init__()
-        self.master = master
-        self.master_name = master_name
-
-    def _build_command(self) -> list[str]:
-        # Pings go out once a second, and at once neither to a server just promoted nor to one just back: with
-        # less patience than two of them Sentinel takes such a one for dead and fails over once more.
-        # Sentinel insists on a configuration file, because it writes what it learns back into it.
-        config = self.folder / "sentinel.conf"
-        config.write_text(
-            f"bind {HOST}\nport {self.port}\ndir {self.folder}\n"
-            f"sentinel monitor {self.master_name} {HOST} {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {self.master_name} 2500\n"
-            f"sentinel failover-timeout {self.master_name} 2000\n"
-        )
-        return [str(self._binary), str(config), "--sentinel"]
-
-
 @contextlib.contextmanager
 def redis_for_development() -> Iterator[str]:
     """Yield the DSN of a Redis to play with: `RRQ_REDIS_DSN` if set, else a server of our own."""
