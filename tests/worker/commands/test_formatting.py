@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rrq.commands.formatting import (
-    as_strict_json,
     format_duration,
     format_value,
     printable,
 )
 from rrq.commands.output import print_json
 from rrq.commands.refusal import Refusal
+from rrq.runtime.escaping import as_strict_json
 
 
 @pytest.mark.parametrize(

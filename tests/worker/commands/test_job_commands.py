@@ -74,7 +74,7 @@ async def test_a_job_with_lower_case_status_and_broken_fields_is_still_shown(
 
 
 async def test_a_missing_job_is_named(cli: CommandLine) -> None:
-    told = "Job 'nobody' not found. 'rrq job list' shows those there are; "
+    told = "Job 'nobody' not found. 'rrq job list' lists the stored jobs. "
     for command in ("show", "trace", "replay", "cancel"):
         assert (await cli.refused("job", command, "nobody")).startswith(told)
         assert (await cli.refused("job", command, "nobody", "--json")).startswith(told)
@@ -122,7 +122,7 @@ async def test_a_list_that_stops_early_says_so(cli: CommandLine, client: RRQClie
         await client.enqueue("add")
     result = await cli.run("job", "list", "--max-scan", "400")
     assert "Showing 20 of 400 total jobs" in result.stdout
-    assert "only 400 jobs were looked at" in result.stderr
+    assert "only 400 jobs were read" in result.stderr
     assert (await cli.json("job", "list", "--max-scan", "0"))["total"] == 450
 
 
@@ -190,7 +190,7 @@ async def test_a_running_job_is_cancelled_by_its_worker(
 
         await eventually(is_active)
         shown = await cli.ok("job", "cancel", "job-1")
-        assert shown == "Job 'job-1' is running; its worker was told to cancel it\n"
+        assert shown == "Job 'job-1' is running; its worker will cancel it\n"
         await eventually(is_cancelled, message="the worker did not cancel the job")
 
 
@@ -270,14 +270,14 @@ async def test_a_job_tells_what_it_waits_for(
     assert "Waits" not in await cli.ok("job", "show", "job-1")
     await store.set_limit("function:add", Limit(concurrency=0))
     await run_burst(settings, registry)
-    assert "\nWaits: limit of f:add (0 at once)\n" in await cli.ok("job", "show", "job-1")
-    assert (await cli.json("job", "show", "job-1"))["waits_for"] == "limit of f:add (0 at once)"
+    assert "\nBlocked By: limit of f:add (0 at once)\n" in await cli.ok("job", "show", "job-1")
+    assert (await cli.json("job", "show", "job-1"))["blocked_by"] == "limit of f:add (0 at once)"
     await store.set_pause("function:add", "paused", "ada", "why not")
     shown = await cli.ok("job", "show", "job-1")
-    assert "\nWaits: function:add is paused by ada since 2" in shown
+    assert "\nBlocked By: function:add is paused by ada since 2" in shown
     assert ": why not\n" in shown
     await store.set_pause("queue:default", "paused", "bob")
-    assert "\nWaits: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
+    assert "\nBlocked By: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
 
 
 async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
@@ -327,7 +327,7 @@ async def test_a_batch_tells_how_far_it_has_come(
     await run_burst(quick, registry)
     shown = await cli.ok("batch", "show", batch.batch_id)
     assert shown.splitlines()[2:] == [
-        "State: under way",
+        "State: in progress",
         "Jobs: 3",
         "Not Ended: 1",
         "Failed or Cancelled: 1",

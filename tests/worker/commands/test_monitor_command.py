@@ -36,7 +36,7 @@ async def test_a_snapshot_shows_everything(
     await store.set_worker_health("old-1", {"status": "running", "active_jobs": 2, "queues": ["mail"]}, 60)
     shown = await cli.ok("monitor")
     assert "1 jobs due, 2 running on 4 workers, 1 dead letters" in shown.splitlines()[0]
-    for line in ("Queues", "Workers", "Pools", "Dead Letters: 1"):
+    for line in ("Queues", "Workers", "Pods", "Dead Letters: 1"):
         assert f"\n\n{line}\n" in shown
     assert "RRQ 0.7" in shown
     assert "no such order" in shown
@@ -129,7 +129,7 @@ async def test_it_starts_before_redis_does_and_survives_its_death_and_its_silenc
     # A command that Redis leaves without an answer would hold up a signal for so long.
     environment = {"RRQ_REDIS_DSN": own_redis.dsn, "RRQ_REDIS_SOCKET_TIMEOUT_SECONDS": "90"}
     with terminal(environment, "monitor", "--refresh", "0.1", columns=200) as screen:
-        await shows(screen, "No picture since")
+        await shows(screen, "No update since")
         own_redis.start()
         async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:
             await client.enqueue("add", _queue_name="mail")

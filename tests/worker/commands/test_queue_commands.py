@@ -88,7 +88,7 @@ async def test_statistics_say_when_they_have_not_seen_everything(
         await client.enqueue("add", _job_id=f"job-{number}")
     await store.redis.lpush("rrq:dlq:default", "a", "b", "c", "d", "e", "f")
     result = await cli.run("queue", "stats", "--max-scan", "5")
-    assert "only 5 jobs were looked at" in result.stderr
+    assert "only 5 jobs were read" in result.stderr
     assert (await cli.json("queue", "stats", "--max-scan", "5"))["complete"] is False
     assert (await cli.json("queue", "stats", "--max-scan", "0"))["complete"] is True
 
@@ -124,7 +124,7 @@ async def test_entries_without_a_job_and_odd_scores_are_shown(cli: CommandLine, 
 async def test_a_queue_that_was_never_used_is_not_found(cli: CommandLine) -> None:
     assert await cli.refused("queue", "inspect", "mail") == (
         "Queue 'mail' not found. It has no jobs, and no worker has served it. "
-        "'rrq queue list --show-empty' shows those there are."
+        "'rrq queue list --show-empty' lists all queues."
     )
 
 

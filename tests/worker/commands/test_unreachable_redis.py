@@ -22,9 +22,8 @@ COMMANDS = [
     ("dlq", "list"), ("dlq", "stats"), ("dlq", "inspect", "x"), ("dlq", "requeue", "--all"), ("dlq", "delete", "--all"),
     ("dlq", "edit", "x", "--args", "[]"), ("batch", "show", "x"), ("pause", "queue:mail"), ("resume", "queue:mail"),
     ("disable", "f"), ("enable", "f"), ("limit", "list"), ("limit", "set", "queue:mail", "--rate", "1"),
-    ("limit", "remove", "queue:mail"), ("flow",), ("audit",), ("monitor",), ("debug", "generate-jobs", "--json"),
-    ("debug", "generate-workers", "--json"), ("debug", "submit", "f"), ("debug", "clear"),
-    ("debug", "stress-test", "--json"),
+    ("limit", "remove", "queue:mail"), ("flow",), ("audit",), ("monitor",), ("debug", "submit", "f"),
+    ("debug", "clear"), ("debug", "stress-test", "--json"),
 ]  # fmt: skip
 
 

@@ -308,9 +308,9 @@ def test_weights_reach_the_worker_process(
 @pytest.mark.parametrize(
     ("weights", "complaint"),
     [
-        ("high", "'high' is no QUEUE=NUMBER; write high=6,default=3,low=1."),
-        ("high=6,", "'' is no QUEUE=NUMBER"),
-        ("=6", "'=6' is no QUEUE=NUMBER"),
+        ("high", "'high' is not QUEUE=NUMBER; write high=6,default=3,low=1."),
+        ("high=6,", "'' is not QUEUE=NUMBER"),
+        ("=6", "'=6' is not QUEUE=NUMBER"),
         ("high=much", "the weight of queue 'high' must be a number, not 'much'."),
         ("high=0", "the weight of queue 'high' must be 0.001 to 1,000,000."),
         ("high=nan", "the weight of queue 'high' must be 0.001 to 1,000,000."),

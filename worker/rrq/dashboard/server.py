@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from rrq.commands.formatting import as_strict_json
 from rrq.dashboard.access import (
     ANONYMOUS,
     COOKIE_NAME,
@@ -58,6 +57,7 @@ from rrq.dashboard.limits import (
 )
 from rrq.dashboard.pages import Answer, Pages
 from rrq.dashboard.reading import PictureReader
+from rrq.runtime.escaping import as_strict_json
 from rrq.store import JobStore
 from rrq.version import __version__
 

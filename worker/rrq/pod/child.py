@@ -12,7 +12,6 @@ import threading
 from time import monotonic
 from typing import Any
 
-from rrq.commands.refusal import Refusal
 from rrq.engine.lease import Lease
 from rrq.exc import BurstFailed, SettingsError
 from rrq.pod.channel import (
@@ -187,7 +186,7 @@ class Link:
 
 
 def build_worker(plan: ChildPlan) -> RRQWorker:
-    """Load the application; Refusal when it cannot be run."""
+    """Load the application. Raises SettingsError when it cannot run."""
     settings = load_settings(plan.settings_path)
     registry = require_registry(settings)
     if plan.burst_linger_seconds is not None:
@@ -205,9 +204,6 @@ def main(argument: str) -> int:
     configure_logging(plan.log_format, plan.log_level)
     try:
         worker = build_worker(plan)
-    except Refusal as error:
-        end.send(Failed(error.message))
-        return 1
     except SettingsError as error:
         end.send(Failed(f"ERROR: {error}"))
         return 1
