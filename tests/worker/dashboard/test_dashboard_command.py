@@ -61,7 +61,7 @@ async def test_other_addresses_are_refused_without_a_door(commands: CommandLine)
 
 
 async def test_a_bad_address_or_a_taken_one_is_one_line(commands: CommandLine) -> None:
-    assert "no address to listen on" in await commands.refused("dashboard", "--http", "here")
+    assert "not an address to listen on" in await commands.refused("dashboard", "--http", "here")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = commands.process("dashboard", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
         _, told = process.communicate(timeout=60)

@@ -21,7 +21,7 @@ from rrq.pod.channel import (
     Report,
     Retire,
     encode_message,
-    make_line,
+    make_channel,
     parse_message,
 )
 from waiting import eventually
@@ -59,7 +59,7 @@ def test_an_answer_keeps_the_meaning_of_the_reply() -> None:
 
 
 async def test_both_ends_hear_each_other_and_notice_the_end() -> None:
-    ours, theirs = make_line()
+    ours, theirs = make_channel()
     child = ChildEnd(os.dup(theirs.fileno()))
     theirs.close()
     heard: list[Message] = []

@@ -31,7 +31,7 @@ async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -
     child.terminate(time.monotonic() + 5)
     child.kill()
     assert os.waitpid(child.pid, os.WNOHANG)[0] == child.pid
-    await child.bury(-9)
+    await child.close(-9)
     child.terminate(time.monotonic())  # the id may be somebody else's by now
 
 
@@ -41,6 +41,6 @@ async def test_a_child_is_buried_although_listening_to_it_failed() -> None:
 
     child = ChildProcess(0, PLAN, fail)
     _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
-    await child.bury(os.waitstatus_to_exitcode(status))
+    await child.close(os.waitstatus_to_exitcode(status))
     assert child.failure is not None
     assert "no_such_module" in child.failure

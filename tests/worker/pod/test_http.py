@@ -148,7 +148,7 @@ def test_addresses_to_listen_on() -> None:
     assert parse_bind(":80") == ("", 80)
     assert parse_bind("[::1]:8080") == ("::1", 8080)
     for text in ("", "8080", "host", "host:", "host:http", "host:65536", "[::1:8080", "::1:8080"):
-        with pytest.raises(SettingsError, match="is no address to listen on"):
+        with pytest.raises(SettingsError, match="is not an address to listen on"):
             parse_bind(text)
 
 

@@ -169,7 +169,7 @@ async def test_children_that_only_crash_end_the_pod_with_an_error(
     (tmp_path / "sitecustomize.py").write_text("import rrq.pod.restarts as r\nr.GIVE_UP_AFTER = 3\n")
     pod = make_pod("--num-workers", "1", environment={"POD_BROKEN": os.devnull})
     assert pod.wait(60) == 1
-    assert pod.logged("worker processes only crash, the pod gives up")
+    assert pod.logged("all worker processes keep crashing, the pod ends")
     assert "the database of the application is away" in pod.logged("worker failed")[0]["traceback"]
 
 
@@ -180,7 +180,9 @@ async def test_a_process_that_does_not_come_up_is_killed_and_liveness_is_red_unt
     hangs.touch()
     # Enough for a process that does not hang to come up on a busy machine: the limit is the same for both.
     pod = make_pod("--num-workers", "1", worker_start_limit_seconds=6)
-    await eventually(lambda: pod.logged("worker process does not come up, killed"), 60, "it hangs for ever")
+    await eventually(
+        lambda: pod.logged("worker process did not start in time, killed"), 60, "it hangs for ever"
+    )
     assert pod.get("/livez")[0] == 200
     # From here on each start fails at once.
     broken.touch()
@@ -209,7 +211,7 @@ async def test_recycling_cuts_no_job_short_and_leaves_at_least_one_process_at_wo
     watching = asyncio.create_task(stays_true(is_someone_up, 60.0, "nobody was up"))
     await all_done(client.job_store, jobs)
     # The second only goes once the first is back, however long that takes.
-    await eventually(lambda: len(pod.logged("worker process is recycled")) >= 2, 60, "one was not recycled")
+    await eventually(lambda: len(pod.logged("worker process is replaced")) >= 2, 60, "one was not recycled")
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching

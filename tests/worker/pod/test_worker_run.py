@@ -111,7 +111,7 @@ def test_options_that_make_no_sense_together_are_refused_before_anything_is_load
             ("--num-workers", "2", "--settings", "no_such_module.settings"),
             "ERROR: Could not import settings object 'no_such_module.settings'.",
         ),
-        (("--num-workers", "1", "--http", "no-port"), "ERROR: 'no-port' is no address to listen on."),
+        (("--num-workers", "1", "--http", "no-port"), "ERROR: 'no-port' is not an address to listen on."),
         (("--num-workers", "1", "--http", "203.0.113.1:80"), "Cannot listen on 203.0.113.1:80"),
     ],
 )
