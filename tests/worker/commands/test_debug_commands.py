@@ -41,7 +41,7 @@ async def test_a_submitted_job_may_be_delayed(cli: CommandLine, store: JobStore)
     assert (await job_fields(store, submitted["job_id"]))["job_args"] == "[]"
 
 
-async def test_arguments_that_are_no_json_are_a_usage_error(cli: CommandLine) -> None:
+async def test_arguments_that_are_not_json_are_a_usage_error(cli: CommandLine) -> None:
     for option, value in (("--args", '{"a": 1}'), ("--args", "[1"), ("--kwargs", "[1]")):
         result = await cli.run("debug", "submit", "add", option, value)
         assert result.exit_code == 2

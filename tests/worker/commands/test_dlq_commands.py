@@ -203,7 +203,7 @@ async def test_a_dry_run_changes_nothing(
     assert (await cli.json("dlq", "requeue", "--all", "--dry-run"))["requeued"] == 0
 
 
-async def test_requeueing_all_drops_what_has_expired_and_leaves_new_lives_alone(
+async def test_requeueing_all_removes_expired_entries_and_skips_ids_that_were_enqueued_again(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await bury(client, quick, registry, "gone", "again", "job-3")
@@ -270,7 +270,7 @@ async def test_a_dead_letter_gets_new_arguments_and_runs(
     assert result.result == "order 8 at 3"
 
 
-async def test_an_edited_letter_that_is_queued_already_is_left_alone(
+async def test_an_edited_letter_that_is_queued_already_is_not_requeued(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await bury(client, quick, registry, "job-1")
@@ -281,7 +281,7 @@ async def test_an_edited_letter_that_is_queued_already_is_left_alone(
     )
 
 
-async def test_what_is_no_dead_letter_is_not_edited(
+async def test_only_dead_letters_are_edited(
     cli: CommandLine, client: RRQClient, store: JobStore, quick: RRQSettings, registry: JobRegistry
 ) -> None:
     await client.enqueue("fail", "order 7", _job_id="waiting")

@@ -107,7 +107,7 @@ async def test_the_audit_names_the_user_who_is_logged_in(
 # Limits
 
 
-async def test_a_limit_is_set_listed_and_taken_back(cli: CommandLine, store: JobStore) -> None:
+async def test_a_limit_is_set_listed_and_removed(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "1", "2", "3")
     said = await cli.ok("limit", "set", "function:greet", "--concurrency", "1", "--as", "ada")
@@ -142,7 +142,7 @@ async def test_every_part_of_a_limit_can_be_set(cli: CommandLine, store: JobStor
     )
 
 
-async def test_what_the_application_declares_is_shown_below_what_hides_it(
+async def test_a_declared_limit_is_shown_below_the_one_that_overrides_it(
     cli: CommandLine, store: JobStore
 ) -> None:
     await store.publish_limits("shop", {"queue:default": Limit(concurrency=8)})

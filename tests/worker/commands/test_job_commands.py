@@ -160,7 +160,7 @@ async def test_a_pending_job_is_cancelled(cli: CommandLine, client: RRQClient, s
     assert complaint == "Can only cancel pending jobs. Job is currently: CANCELLED"
 
 
-async def test_a_job_that_an_old_tool_requeued_is_cancelled_too(
+async def test_a_job_that_rrq_0_7_requeued_is_cancelled_too(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1")
@@ -247,7 +247,7 @@ async def test_waiting_jobs_are_cancelled_by_filter_after_a_question(
     assert told == {"queue": "default", "matching": 2, "cancelled": 2, "dry_run": False}
 
 
-async def test_nobody_at_the_keyboard_cancels_nothing_by_filter(
+async def test_without_an_answer_nothing_is_cancelled(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1")
@@ -263,7 +263,7 @@ async def test_jobs_are_cancelled_by_id_or_by_queue(cli: CommandLine) -> None:
 # What keeps a job, and what it belongs to
 
 
-async def test_a_job_tells_what_it_waits_for(
+async def test_a_job_shows_what_blocks_it(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1", _limit_key="acme")
@@ -280,7 +280,7 @@ async def test_a_job_tells_what_it_waits_for(
     assert "\nBlocked By: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
 
 
-async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
+async def test_a_job_shows_its_progress_its_cursor_and_its_attempts(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     async def count(ctx: JobContext) -> None:
@@ -303,7 +303,7 @@ async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
     assert [attempt["outcome"] for attempt in described["attempts"]] == ["retry"]
 
 
-async def test_a_job_tells_its_chain_and_its_batch(
+async def test_a_job_shows_its_chain_and_its_batch(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     batch = await client.enqueue_batch([JobRequest("add", job_id="job-0")])
@@ -319,7 +319,7 @@ async def test_a_job_tells_its_chain_and_its_batch(
     assert "\nFollows Job: first\n" in shown
 
 
-async def test_a_batch_tells_how_far_it_has_come(
+async def test_a_batch_shows_how_many_of_its_jobs_have_ended(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
 ) -> None:
     requests = [JobRequest("add"), JobRequest("fail"), JobRequest("add", queue_name="slow")]
@@ -363,7 +363,7 @@ async def test_the_timeline_of_a_failed_job_is_in_time_order(
     assert trace["total_duration_seconds"] > 0
 
 
-async def test_the_timeline_tells_how_each_attempt_ended(cli: CommandLine, store: JobStore) -> None:
+async def test_the_timeline_shows_how_each_attempt_ended(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "job-1")
     await worker.finish(back(await worker.take_one()))
@@ -389,7 +389,7 @@ async def test_the_timeline_tells_how_each_attempt_ended(cli: CommandLine, store
     assert times == sorted(times)
 
 
-async def test_retries_that_nobody_wrote_down_are_listed_by_number(cli: CommandLine, store: JobStore) -> None:
+async def test_retries_without_a_stored_time_are_listed_by_number(cli: CommandLine, store: JobStore) -> None:
     fields = {"status": "RETRYING", "current_retries": "3", "last_error": "busy"}
     await store.redis.hset("rrq:job:old", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
     trace = await cli.json("job", "trace", "old")

@@ -68,7 +68,7 @@ async def test_a_snapshot_shows_served_or_chosen_queues(
     assert set(seen["queues"]) == {"one", "two"}
 
 
-async def test_lost_workers_and_expired_dead_letters_are_told(cli: CommandLine, store: JobStore) -> None:
+async def test_lost_workers_and_expired_dead_letters_are_shown(cli: CommandLine, store: JobStore) -> None:
     await start_worker(store, "worker-a")
     await end_lease(store, "worker-a")
     for number in range(12):
@@ -122,7 +122,7 @@ def _widest(screen: Terminal) -> int:
     return max((len(line) for line in screen.text.splitlines()), default=0)
 
 
-async def test_it_starts_before_redis_does_and_survives_its_death_and_its_silence(
+async def test_it_starts_before_redis_and_survives_its_crash_and_its_silence(
     own_redis: EmbeddedRedis,
 ) -> None:
     own_redis.kill()

@@ -50,7 +50,7 @@ async def test_an_empty_queue_that_is_served_is_shown_on_request(
     assert "Total: 1 queues, 0 pending jobs" in shown
 
 
-async def test_a_queue_of_nothing_but_orphaned_jobs_is_listed(cli: CommandLine, store: JobStore) -> None:
+async def test_a_queue_with_only_orphaned_jobs_is_listed(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store, queues=("mail",))
     await enqueue(store, "1", "2", queue_name="mail")
     await worker.take(2)
@@ -81,7 +81,7 @@ async def test_statistics_come_from_real_jobs(
     assert stats["completed_per_minute"] > 0
 
 
-async def test_statistics_say_when_they_have_not_seen_everything(
+async def test_statistics_say_when_they_have_not_read_everything(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     for number in range(6):
@@ -128,7 +128,7 @@ async def test_a_queue_that_was_never_used_is_not_found(cli: CommandLine) -> Non
     )
 
 
-async def test_another_key_prefix_is_another_world(
+async def test_another_key_prefix_shares_nothing(
     cli: CommandLine, client: RRQClient, settings: RRQSettings
 ) -> None:
     await client.enqueue("add")

@@ -141,7 +141,7 @@ def test_settings_that_cannot_be_used_are_explained(
 
 
 @pytest.mark.parametrize("line", ["import no_such_library", "from shop_h import nothing"])
-def test_a_module_that_lacks_something_is_not_said_to_be_missing(
+def test_a_missing_import_of_a_module_is_not_blamed_on_the_module(
     line: str, write_module: Callable[[str, str], str]
 ) -> None:
     write_module("shop_h", f"{line}\n")
@@ -151,7 +151,7 @@ def test_a_module_that_lacks_something_is_not_said_to_be_missing(
         load_settings("shop_h.settings")
 
 
-def test_a_variable_that_is_nearly_a_setting_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variable_that_is_nearly_a_setting_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     os.environ |= {
         "RRQ_REDIS_URL": "redis://secret",
         "RRQ_REDIS_PORT": "tcp://10.0.0.1:6379",
@@ -163,7 +163,7 @@ def test_a_variable_that_is_nearly_a_setting_is_told(capsys: pytest.CaptureFixtu
     )
 
 
-def test_variables_that_make_no_settings_are_named_without_their_values() -> None:
+def test_invalid_variables_are_named_without_their_values() -> None:
     os.environ["RRQ_WORKER_CONCURRENCY"] = "secret-ish"
     with pytest.raises(
         SettingsError, match="RRQ_WORKER_CONCURRENCY: Input should be a valid integer"

@@ -66,7 +66,7 @@ def test_a_red_probe_says_why() -> None:
     assert decide_startup(replace(WELL, has_started=False, registered=1)).reason.startswith("1 of 2")
 
 
-async def test_readiness_follows_redis_but_not_a_blip_and_liveness_does_not(
+async def test_readiness_follows_a_long_outage_of_redis_and_liveness_does_not(
     make_pod: Callable[..., Pod], make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     server = make_redis(appendonly=True)

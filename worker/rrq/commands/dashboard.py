@@ -12,7 +12,7 @@ from rrq.broker.redis_advice import describe_redis_trouble
 from rrq.commands.options import log_format_option, settings_option
 from rrq.commands.output import print_line
 from rrq.commands.refusal import Refusal
-from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
+from rrq.dashboard.policy import AccessOptions, AccessPolicy, build_policy
 from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
 from rrq.pod.http import parse_bind
