@@ -20,7 +20,7 @@ from rrq.registry import JobRegistry
 from rrq.runtime.suggestions import find_meant, suggest
 from rrq.settings import RRQSettings
 
-#: python-dotenv comes with pydantic-settings today, but nothing promises that it always will.
+#: python-dotenv comes with pydantic-settings today, but that may change.
 DOTENV_AVAILABLE = importlib.util.find_spec("dotenv") is not None
 
 PATH_VARIABLE = "RRQ_SETTINGS"
@@ -42,7 +42,7 @@ class SettingsLocation:
 
     source: SettingsSource
     path: str | None
-    """Dotted path of the object, or None when it was built from environment and defaults."""
+    """Dotted path of the object; None for settings from the environment and defaults."""
 
 
 def locate_settings(path: str | None) -> SettingsLocation:
@@ -59,7 +59,7 @@ def locate_settings(path: str | None) -> SettingsLocation:
 
 
 def load_settings(path: str | None) -> RRQSettings:
-    """Return the settings for a command; ``path`` is the value of its ``--settings``.
+    """Return the settings of a command; ``path`` is the value of its ``--settings``.
 
     Raises SettingsError when they cannot be loaded.
     """
@@ -127,7 +127,7 @@ def _import_settings(path: str) -> RRQSettings:
         ) from error
     except ValidationError as error:
         raise _unusable(path, f"{describe_faults(error)}. {_WHERE_VALUES_COME_FROM}") from error
-    # A settings module is foreign code and may raise anything.
+    # A settings module is code of the application and may raise anything.
     except Exception as error:
         raise _unusable(path, str(error) or type(error).__name__) from error
     settings: Any = getattr(module, attribute, None)
@@ -152,14 +152,12 @@ def _describe_misspelled_path(path: str) -> str:
 
 
 def _advise_on_import(module_name: str, error: ImportError) -> str:
-    """The module itself may be there, and one that it imports may be missing."""
+    """Return what to do: the module itself may be missing, or a module that it imports."""
     missing = error.name or ""
     is_gone = isinstance(error, ModuleNotFoundError)
     if is_gone and (module_name == missing or module_name.startswith(f"{missing}.")):
         return "Make sure it is in PYTHONPATH."
-    return (
-        "It was found, but something that it imports was not: install that, or make sure it is in PYTHONPATH."
-    )
+    return "It was found, but a module that it imports was not: install that module, or make sure it is in PYTHONPATH."
 
 
 def _describe_missing_name(module: ModuleType, module_name: str, attribute: str) -> str:
@@ -170,7 +168,7 @@ def _describe_missing_name(module: ModuleType, module_name: str, attribute: str)
 
 
 def _describe_wrong_type(found: object, module: ModuleType, module_name: str) -> str:
-    reason = f"it is a {type(found).__name__}, not an RRQSettings"
+    reason = f"it is of type {type(found).__name__}, not an RRQSettings"
     if isinstance(found, type):
         reason = f"it is the class {found.__name__}, not an object of it"
     return f"{reason}. {_list_settings(module, module_name)}"
@@ -186,12 +184,12 @@ def _list_settings(module: ModuleType, module_name: str) -> str:
 
 
 def _with_environment(settings: RRQSettings) -> RRQSettings:
-    """Return the settings with every value that an RRQ_* variable names taken from there."""
+    """Override each value for which there is an RRQ_* variable."""
     from_environment = _build_settings()
     for field in type(from_environment).model_fields:
         if f"RRQ_{field.upper()}" in os.environ:
-            # In the object of the application, not in a copy: a handler that enqueues with a client built from
-            # its own settings means the Redis that its worker uses.
+            # In the object of the application, not in a copy: a handler that builds a client from these settings must
+            # enqueue to the Redis of its worker.
             setattr(settings, field, getattr(from_environment, field))
     return settings
 
@@ -204,14 +202,14 @@ def _build_settings() -> RRQSettings:
             f"The environment does not make valid settings. {describe_faults(error, 'RRQ_')}"
         ) from error
     except ValueError as error:
-        # Of a list or a table, which a variable holds as JSON.
+        # From a list or a table, which a variable has as JSON.
         raise SettingsError(
             f"The environment does not make valid settings. {error}: write its value as JSON."
         ) from error
 
 
 def describe_faults(error: ValidationError, prefix: str = "") -> str:
-    """Return which fields are wrong and why, without their values: one of them may be a DSN with a password."""
+    """Return which fields are wrong and why, without the values, because one may be a DSN with a password."""
     return "; ".join(
         f"{_name_field(fault['loc'], prefix)}{fault['msg'].removeprefix('Value error, ')}"
         for fault in error.errors(include_url=False, include_input=False)
@@ -226,5 +224,5 @@ def _name_field(place: tuple[int | str, ...], prefix: str) -> str:
 
 
 def _shown(file: str) -> str:
-    """Return the path relative to the working directory where that is shorter."""
+    """Return the path, relative to the working directory if it is below it."""
     return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

@@ -112,7 +112,7 @@ def test_a_module_that_is_not_there_is_named() -> None:
         ("shop/jobs.py", "a settings path is MODULE.NAME with dots, such as shop.jobs.settings"),
         (
             "shop_d.number",
-            "it is a int, not an RRQSettings. Settings in that module: shop_d.settings",
+            "it is of type int, not an RRQSettings. Settings in that module: shop_d.settings",
         ),
         (
             "shop_d.RRQSettings",
@@ -146,7 +146,7 @@ def test_a_missing_import_of_a_module_is_not_blamed_on_the_module(
 ) -> None:
     write_module("shop_h", f"{line}\n")
     with pytest.raises(
-        SettingsError, match="It was found, but something that it imports was not: install that"
+        SettingsError, match="It was found, but a module that it imports was not: install that module"
     ):
         load_settings("shop_h.settings")
 
