@@ -26,7 +26,7 @@ Look at them, but leave writing to RRQ: [architecture](../architecture.md) tells
 CLOSING = """
 ## Set aside
 
-A key that holds a value of another type, which only a foreign hand can have put there, is renamed to `<key>:unreadable` for a
+A key that holds a value of another type, which no version of RRQ writes, is renamed to `<key>:unreadable` for a
 person to look at, and expires after a week (the key of a job with the dead letters). Where the list of dead letters is such
 a key, ids go to `<key>:overflow` instead, which nothing but your hand empties.
 """

@@ -101,8 +101,8 @@ async def test_in_a_terminal_it_is_live_and_follows_the_size_of_the_window_until
         screen.forget()
         await eventually(lambda: 70 < _widest(screen) <= 140)
         screen.resize(30, 70)
-        # A picture that was drawn for the old size may still be on its way: forget until one fits.
-        await eventually(lambda: _fits(screen, 70), message="the picture did not become smaller")
+        # The terminal may still show an update for the old size: forget until one fits.
+        await eventually(lambda: _fits(screen, 70), message="the tables did not become narrower")
         await shows(screen, "more not shown")
         assert _widest(screen) <= 70
         screen.press_ctrl_c()

@@ -267,7 +267,7 @@ async def test_every_list_of_jobs_is_paged_and_can_be_filtered(
     async def has_queues() -> bool:
         return bool((await browser.ok("jobs"))["queues"])
 
-    await eventually(has_queues, 30, "the first picture never came")
+    await eventually(has_queues, 30, "the first snapshot never came")
     for source, total in {"recent": 180, "running": 30, "queued": 349, "blocked": 6, "dead": 77}.items():
         seen: list[str] = []
         offset = 0

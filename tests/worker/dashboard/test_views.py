@@ -34,7 +34,7 @@ NOW_MS = int(NOW.timestamp() * 1000)
 MINUTE = NOW_MS // 60_000
 
 
-def picture(**changes: Any) -> DashboardSnapshot:
+def snapshot(**changes: Any) -> DashboardSnapshot:
     values: dict[str, Any] = {
         "now_ms": NOW_MS,
         "queues": {},
@@ -61,33 +61,33 @@ def stored(job_id: str = "1", **fields: Any) -> StoredJob:
 
 
 def test_rates_are_relative_to_the_previous_snapshot() -> None:
-    before = picture(now_ms=NOW_MS - 2000, counters={"done": 100, "dead": 1})
-    sample = build_sample(before, picture(counters={"done": 160, "dead": 1, "retry": 4}))
+    before = snapshot(now_ms=NOW_MS - 2000, counters={"done": 100, "dead": 1})
+    sample = build_sample(before, snapshot(counters={"done": 160, "dead": 1, "retry": 4}))
     assert sample["rates"]["done"] == 30
     assert sample["rates"]["retry"] == 2
     assert sample["rates"]["dead"] == 0
 
 
 def test_an_unknown_rate_is_not_zero() -> None:
-    assert build_sample(None, picture(counters={"done": 5}))["rates"] is None
-    emptied = picture(now_ms=NOW_MS - 1000, counters={"done": 500})
-    assert build_sample(emptied, picture(counters={"done": 3}))["rates"] is None
-    assert build_sample(None, picture())["oldest_seconds"] is None
-    assert build_sample(None, picture())["wait_seconds"] is None
+    assert build_sample(None, snapshot(counters={"done": 5}))["rates"] is None
+    emptied = snapshot(now_ms=NOW_MS - 1000, counters={"done": 500})
+    assert build_sample(emptied, snapshot(counters={"done": 3}))["rates"] is None
+    assert build_sample(None, snapshot())["oldest_seconds"] is None
+    assert build_sample(None, snapshot())["wait_seconds"] is None
 
 
 def test_the_wait_covers_jobs_that_started_since_the_previous_snapshot() -> None:
     def minutes(started: int, wait_ms: int) -> tuple[MinuteStats, ...]:
         return (MinuteStats(MINUTE, {}, {"a": {"started": started, "wait_ms": wait_ms}}),)
 
-    before = picture(now_ms=NOW_MS - 1000, minutes=minutes(10, 1000))
-    assert build_sample(before, picture(minutes=minutes(14, 3000)))["wait_seconds"] == 0.5
-    assert build_sample(before, picture(minutes=minutes(10, 1000)))["wait_seconds"] is None
+    before = snapshot(now_ms=NOW_MS - 1000, minutes=minutes(10, 1000))
+    assert build_sample(before, snapshot(minutes=minutes(14, 3000)))["wait_seconds"] == 0.5
+    assert build_sample(before, snapshot(minutes=minutes(10, 1000)))["wait_seconds"] is None
 
 
 def test_a_sample_adds_up_queues_and_workers_and_names_the_deepest() -> None:
     queues = {f"q{number:02}": QueueObservation(number, 1, 2, float(number), None) for number in range(12)}
-    seen = picture(queues=queues, workers={"w": worker("w", "q01", busy=3)}, dead_letters=7)
+    seen = snapshot(queues=queues, workers={"w": worker("w", "q01", busy=3)}, dead_letters=7)
     sample = build_sample(None, seen)
     assert (sample["due"], sample["later"], sample["oldest_seconds"]) == (66, 36, 11.0)
     assert (sample["running"], sample["capacity"], sample["workers"], sample["dead_letters"]) == (3, 4, 1, 7)
@@ -97,14 +97,14 @@ def test_a_sample_adds_up_queues_and_workers_and_names_the_deepest() -> None:
 
 def test_the_history_has_the_depth_of_sampled_minutes_only() -> None:
     depths = MinuteDepths()
-    depths.add(picture(queues={"a": QueueObservation(9, 0, 0, 1.0, None)}))
+    depths.add(snapshot(queues={"a": QueueObservation(9, 0, 0, 1.0, None)}))
     minutes = tuple(MinuteStats(minute, {"done": 3}, {}) for minute in (MINUTE - 1, MINUTE))
-    history = build_history(picture(minutes=minutes), [build_sample(None, picture())], depths)
+    history = build_history(snapshot(minutes=minutes), [build_sample(None, snapshot())], depths)
     assert [minute["due"] for minute in history["minutes"]] == [None, 9]
     assert [minute["done"] for minute in history["minutes"]] == [3, 3]
     # An hour of them is kept.
     for later in range(100):
-        depths.add(picture(now_ms=NOW_MS + later * 60_000))
+        depths.add(snapshot(now_ms=NOW_MS + later * 60_000))
     assert depths.get(MINUTE + 39) is None
     assert depths.get(MINUTE + 40) is not None
 
@@ -117,7 +117,7 @@ def test_a_queue_shows_its_pause_and_its_workers() -> None:
         pauses={"queue:a": Pause("paused", "anna", NOW, "moving house")},
         limits={"queue:a": Limit(concurrency=2)},
     )
-    seen = picture(
+    seen = snapshot(
         queues={"a": QueueObservation(1, 0, 0, 2.0, None), "b": QueueObservation(0, 0, 0, None, None)},
         workers={"w": worker("w", "a")},
         flow=flow,
@@ -133,7 +133,7 @@ def test_a_queue_shows_its_pause_and_its_workers() -> None:
 
 def test_orphaned_jobs_are_counted_by_queue_and_in_total() -> None:
     queues = {name: QueueObservation(0, 0, 0, None, None, orphaned=2) for name in ("mail", "reports")}
-    seen = picture(queues=queues)
+    seen = snapshot(queues=queues)
     assert [row["orphaned"] for row in build_queue_rows(seen)] == [2, 2]
     assert build_sample(None, seen)["orphaned"] == 4
 
