@@ -20,7 +20,7 @@
     │   ├── BurstFailed                a burst ended without being done
     │   ├── LeaseLost                  this worker was declared dead and lost its jobs
     │   ├── HandlerNotFound            no handler is registered for a job
-    │   └── SettingsError              the configuration cannot work
+    │   └── SettingsError              the settings cannot be loaded or cannot work
     └── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
 
 Errors of Redis itself are not wrapped here; ``store.py`` decides which of them become one of these.
@@ -227,7 +227,7 @@ class HandlerNotFound(RRQError):
 
 
 class SettingsError(RRQError):
-    """The settings were read but contradict each other or the installation."""
+    """The settings cannot be loaded, or contradict each other or the installation."""
 
 
 class MaxRetriesExceeded(Exception):

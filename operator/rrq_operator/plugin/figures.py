@@ -14,7 +14,7 @@ from rrq.inspect.jobs import read_in_batches, read_listed_jobs
 from rrq.jobs.stored_job import decode
 from rrq.runtime.masking import mask_secrets
 from rrq.store import JobStore
-from rrq_operator.plugin.pool_redis import Detour, RedisAddress, RedisLocator, RedisTrouble
+from rrq_operator.plugin.pool_redis import RedisAddress, RedisLocator, RedisOverride, RedisTrouble
 from rrq_operator.plugin.pools import SeenPool, UserCluster
 from rrq_operator.plugin.tables import PoolFigures, QueueFigures, TopSnapshot, build_line, describe_sources
 
@@ -107,10 +107,10 @@ def _queue_figures(seen: _Seen, name: str) -> QueueFigures:
 
 @contextlib.asynccontextmanager
 async def open_top_reader(
-    cluster: UserCluster, pool_name: str | None, detour: Detour | None
+    cluster: UserCluster, pool_name: str | None, override: RedisOverride | None
 ) -> AsyncIterator[Callable[[], Awaitable[TopSnapshot]]]:
     """Yield a function that reads the chosen pools and their queues once."""
-    figures = FigureReader(RedisLocator(cluster.kube, detour))
+    figures = FigureReader(RedisLocator(cluster.kube, override))
 
     async def read() -> TopSnapshot:
         pools = await cluster.choose_pools(pool_name)

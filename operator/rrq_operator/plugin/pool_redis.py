@@ -34,7 +34,7 @@ class RedisTrouble(RRQError):
 
 
 @dataclass(frozen=True)
-class Detour:
+class RedisOverride:
     """A URL that the caller named instead of the URL of the pool."""
 
     url: str
@@ -49,7 +49,7 @@ class RedisAddress:
 
     identity: RedisIdentity
     namespace: str
-    is_detour: bool
+    is_override: bool
 
     def open(self) -> JobStore:
         """Return a store; nothing is sent yet. Raises RedisTrouble for a URL that can never work."""
@@ -75,59 +75,59 @@ class RedisAddress:
             return f"Redis at {shown} rejected the login or the command: {reason}."
         if not isinstance(error, LOST_REPLY_ERRORS):
             return f"Redis at {shown} refused a command: {reason}."
-        if self.is_detour:
+        if self.is_override:
             advice = "Check that the port-forward still runs, and --redis-url or RRQ_REDIS_DSN."
         else:
             advice = build_forward_advice(self.identity.url, self.namespace)
         return f"Redis at {shown} cannot be reached from here: {reason}. {advice}"
 
 
-def choose_detour(redis_url: str | None) -> Detour | None:
+def choose_override(redis_url: str | None) -> RedisOverride | None:
     """Return the URL that the option or the environment names, if any."""
     if redis_url is not None:
-        return Detour(redis_url, lends_credentials=True)
+        return RedisOverride(redis_url, lends_credentials=True)
     from_environment = os.environ.get(_URL_VARIABLE)
     if not from_environment:
         return None
     print_note(
         f"Note: Redis is read at {mask_url(from_environment)}, from {_URL_VARIABLE}, instead of the URL of the pool."
     )
-    return Detour(from_environment, lends_credentials=False)
+    return RedisOverride(from_environment, lends_credentials=False)
 
 
 class RedisLocator:
     """Finds the Redis of pools by the Secrets that the caller may read."""
 
-    def __init__(self, kube: Kube, detour: Detour | None) -> None:
+    def __init__(self, kube: Kube, override: RedisOverride | None) -> None:
         self._sources = RedisSources(kube)
-        self._detour = detour
+        self._override = override
 
     async def locate(self, pools: Sequence[SeenPool]) -> dict[tuple[str, str], RedisAddress | RedisTrouble]:
         """Return where the queues of each pool are, or why that is unknown."""
-        detour = self._detour
-        if detour is None or detour.lends_credentials:
+        override = self._override
+        if override is None or override.lends_credentials:
             await self._sources.refresh([pool.pool for pool in pools if pool.pool is not None])
-        is_ambiguous = detour is not None and len({_source(pool) for pool in pools}) > 1
+        is_ambiguous = override is not None and len({_source(pool) for pool in pools}) > 1
         return {pool.key: self._locate(pool, is_ambiguous) for pool in pools}
 
     def _locate(self, seen: SeenPool, is_ambiguous: bool) -> RedisAddress | RedisTrouble:
-        pool, detour = seen.pool, self._detour
+        pool, override = seen.pool, self._override
         if pool is None:
             return RedisTrouble(f"Pool {seen.title} cannot be read by this version: {seen.fault}")
         own = self._sources.resolve(pool)
-        if detour is None:
+        if override is None:
             if isinstance(own, RedisSourceTrouble):
                 return RedisTrouble(_explain(own))
-            return RedisAddress(own.identity, seen.namespace, is_detour=False)
+            return RedisAddress(own.identity, seen.namespace, is_override=False)
         if is_ambiguous:
             return RedisTrouble(
                 "These pools use several Redis, and --redis-url or RRQ_REDIS_DSN replaces only one: name one pool."
             )
-        url = detour.url
-        if detour.lends_credentials and not isinstance(own, RedisSourceTrouble):
+        url = override.url
+        if override.lends_credentials and not isinstance(own, RedisSourceTrouble):
             url = add_credentials(url, own.identity.url)
         prefix = "rrq:" if pool.spec.redis is None else pool.spec.redis.key_prefix
-        return RedisAddress(RedisIdentity(url, prefix), seen.namespace, is_detour=True)
+        return RedisAddress(RedisIdentity(url, prefix), seen.namespace, is_override=True)
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ class PoolRedis:
 
 def find_pool_redis(pool_name: str, access: Access, redis_url: str | None) -> PoolRedis:
     """Find the pool and its Redis. Raises Refusal when either cannot be found; connects only to the cluster."""
-    return asyncio.run(_find_pool_redis(pool_name, access, choose_detour(redis_url)))
+    return asyncio.run(_find_pool_redis(pool_name, access, choose_override(redis_url)))
 
 
-async def _find_pool_redis(pool_name: str, access: Access, detour: Detour | None) -> PoolRedis:
+async def _find_pool_redis(pool_name: str, access: Access, override: RedisOverride | None) -> PoolRedis:
     async with open_cluster(access) as cluster:
         pool = await cluster.read_pool(pool_name)
         actor = cluster.kube.user or name_login()
-        address = (await RedisLocator(cluster.kube, detour).locate([pool]))[pool.key]
+        address = (await RedisLocator(cluster.kube, override).locate([pool]))[pool.key]
     if isinstance(address, RedisTrouble):
         raise Refusal(f"ERROR: {address}") from address
     return PoolRedis(pool, address, actor)

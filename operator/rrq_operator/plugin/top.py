@@ -11,7 +11,7 @@ from rrq_operator.plugin.options import Access, access_options, all_namespaces_o
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rrq_operator.plugin.pool_redis import Detour
+    from rrq_operator.plugin.pool_redis import RedisOverride
     from rrq_operator.plugin.tables import TopSnapshot
 
 _pool_argument = click.argument("pool_name", metavar="[POOL]", required=False)
@@ -45,22 +45,24 @@ def top(
     The numbers come from Redis if you can reach it, else from the status of the pool; those are marked by *.
     """
     from rrq.commands.output import is_terminal
-    from rrq_operator.plugin.pool_redis import choose_detour
+    from rrq_operator.plugin.pool_redis import choose_override
 
-    detour = choose_detour(redis_url)
+    override = choose_override(redis_url)
     if watch and is_terminal() and not as_json:
-        asyncio.run(_show_live(pool_name, access, detour, refresh_seconds))
+        asyncio.run(_show_live(pool_name, access, override, refresh_seconds))
     else:
-        asyncio.run(_show_once(pool_name, access, detour, as_json))
+        asyncio.run(_show_once(pool_name, access, override, as_json))
 
 
-async def _show_once(pool_name: str | None, access: Access, detour: "Detour | None", as_json: bool) -> None:
+async def _show_once(
+    pool_name: str | None, access: Access, override: "RedisOverride | None", as_json: bool
+) -> None:
     from rrq.commands.output import print_json, print_line, print_note, print_table
     from rrq_operator.plugin.figures import open_top_reader
     from rrq_operator.plugin.pools import open_cluster
     from rrq_operator.plugin.tables import top_json
 
-    async with open_cluster(access) as cluster, open_top_reader(cluster, pool_name, detour) as read:
+    async with open_cluster(access) as cluster, open_top_reader(cluster, pool_name, override) as read:
         snapshot = await read()
     if as_json:
         print_json([top_json(line) for line in snapshot.lines])
@@ -73,14 +75,14 @@ async def _show_once(pool_name: str | None, access: Access, detour: "Detour | No
 
 
 async def _show_live(
-    pool_name: str | None, access: Access, detour: "Detour | None", refresh_seconds: float
+    pool_name: str | None, access: Access, override: "RedisOverride | None", refresh_seconds: float
 ) -> None:
     from rrq.commands.output import show_live
     from rrq_operator.plugin.figures import open_top_reader
     from rrq_operator.plugin.pools import open_cluster
     from rrq_operator.plugin.tables import build_screen
 
-    async with open_cluster(access) as cluster, open_top_reader(cluster, pool_name, detour) as read:
+    async with open_cluster(access) as cluster, open_top_reader(cluster, pool_name, override) as read:
         await show_live(_LiveReader(read).run_once, build_screen, refresh_seconds)
 
 
@@ -124,14 +126,14 @@ async def _show_queues(pool_name: str | None, access: Access, redis_url: str | N
     from rrq.commands.output import print_json, print_line, print_note, print_table
     from rrq.commands.refusal import Refusal
     from rrq_operator.plugin.figures import FigureReader
-    from rrq_operator.plugin.pool_redis import RedisLocator, choose_detour
+    from rrq_operator.plugin.pool_redis import RedisLocator, choose_override
     from rrq_operator.plugin.pools import open_cluster
     from rrq_operator.plugin.tables import build_queue_table, queue_json
 
-    detour = choose_detour(redis_url)
+    override = choose_override(redis_url)
     async with open_cluster(access) as cluster:
         pools = await cluster.choose_pools(pool_name)
-        reader = FigureReader(RedisLocator(cluster.kube, detour))
+        reader = FigureReader(RedisLocator(cluster.kube, override))
         try:
             figures = await reader.read(pools)
         finally:
