@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from rrq.commands.lazy_group import CommandsOnDemand
+from rrq.commands.lazy_group import LazyGroup
 from rrq.commands.options import version_option
 
 __all__ = ["main"]
@@ -18,7 +18,7 @@ _COMMANDS: Final = {
 }
 
 
-@click.group(cls=CommandsOnDemand, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option
 def main() -> None:
     """The operator for RRQ worker pools."""

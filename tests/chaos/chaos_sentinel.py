@@ -14,9 +14,9 @@ from chaos_network import Network
 from chaos_pods import PodPlace
 from chaos_processes import make_producers, read_producers
 from chaos_redis import ChaosRedis
+from embedded_sentinel import EmbeddedSentinel
 from evidence import SENTINEL
 from rrq.broker.connection import REDIS_ERRORS
-from rrq.embedded import EmbeddedSentinel
 from waiting import eventually
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ async def shut_down(environment: ChaosEnvironment, fault: PlannedFault) -> Injec
     async def restart(main: MainPart) -> None:
         # SIGTERM is SHUTDOWN by another name: what is in memory is written before it ends.
         server = main.server
-        await asyncio.to_thread(server._end_gently)
+        await asyncio.to_thread(server._terminate)
         await asyncio.sleep(fault.between(0.1, 1.5))
         await asyncio.to_thread(server.start)
 
@@ -115,7 +115,7 @@ async def make_read_only(environment: ChaosEnvironment, fault: PlannedFault) -> 
 async def load_slowly(environment: ChaosEnvironment, fault: PlannedFault) -> Injected | None:
     async def rewrite_and_restart(main: MainPart) -> None:
         main.server.slow_load = (LOADING_SECONDS, await main.patient.dbsize())
-        await asyncio.to_thread(main.server._end_gently)
+        await asyncio.to_thread(main.server._terminate)
         try:
             await asyncio.to_thread(main.server.start)
         finally:

@@ -236,8 +236,6 @@ def test_every_command_is_among_those_that_garbage_is_thrown_at() -> None:
     # These run until they are stopped.
     endless = {
         ("dashboard",),
-        ("debug", "generate-jobs"),
-        ("debug", "generate-workers"),
         ("debug", "stress-test"),
     }
     assert set(commands(rrq)) - endless <= tried

@@ -12,10 +12,10 @@ import psutil
 import pytest
 import redis
 
+from embedded_sentinel import EmbeddedSentinel
 from rrq import embedded
 from rrq.embedded import (
     EmbeddedRedis,
-    EmbeddedSentinel,
     RedisServerFailed,
     RedisServerNotFound,
     find_redis_server,
@@ -101,7 +101,7 @@ def test_password_can_be_set(make_redis: Callable[..., EmbeddedRedis]) -> None:
     assert ping(server.dsn.replace("redis://", "redis://:secret@"))
 
 
-def test_wrong_option_fails_with_the_words_of_the_server() -> None:
+def test_wrong_option_fails_with_the_log_of_the_server() -> None:
     server = EmbeddedRedis(extra_args=["--no-such-option", "1"])
     with pytest.raises(RedisServerFailed, match=r"ended with code 1.*no-such-option"):
         server.start()
@@ -204,7 +204,7 @@ def test_no_server_at_all_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_
         find_redis_server()
 
 
-def test_port_lost_to_somebody_else_is_chosen_anew(
+def test_another_port_is_chosen_when_the_first_is_taken(
     monkeypatch: pytest.MonkeyPatch, own_redis: EmbeddedRedis
 ) -> None:
     free_port = embedded._free_port

@@ -77,21 +77,21 @@ def render_help(context: click.Context) -> Iterator[str]:
 
 
 def list_options(context: click.Context) -> Iterator[tuple[str, ...]]:
-    """Yield spelling, default, variable and words of every option, each as a cell of the table."""
+    """Yield name, default, variable and description of every option, each as a cell of the table."""
     for option in context.command.params:
         if not isinstance(option, click.Option) or option.hidden or option.name == "version":
             continue
-        told = _SHOWN.sub("", option.help or "")
-        told = words(told, f"Option {option.opts[-1]} of {context.command_path}", "Give it help=...")
-        yield _spell(option, context), _show_default(option), code(_name_variable(option)), told
+        text = _SHOWN.sub("", option.help or "")
+        text = words(text, f"Option {option.opts[-1]} of {context.command_path}", "Give it help=...")
+        yield _build_name(option, context), _show_default(option), code(_name_variable(option)), text
 
 
-def _spell(option: click.Option, context: click.Context) -> str:
+def _build_name(option: click.Option, context: click.Context) -> str:
     names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
-    return names + _spell_value(option, context) + (" (required)" if option.required else "")
+    return names + _build_value(option, context) + (" (required)" if option.required else "")
 
 
-def _spell_value(option: click.Option, context: click.Context) -> str:
+def _build_value(option: click.Option, context: click.Context) -> str:
     if option.is_flag:
         return NOTHING
     if isinstance(option.type, click.Choice) and option.metavar is None:

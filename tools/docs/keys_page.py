@@ -26,9 +26,9 @@ Read the keys, but do not write them. [Architecture](../architecture.md) explain
 CLOSING = """
 ## Keys with a wrong type
 
-If another program has written a value of another type to a key, RRQ renames that key to `<key>:unreadable`. A person can read it
-there for a week (the key of a job expires with the dead letters). If the list of dead letters is such a key, RRQ writes the ids
-to `<key>:overflow`, which only a person empties.
+A key that holds a value of another type, which no version of RRQ writes, is renamed to `<key>:unreadable` for a
+person to look at, and expires after a week (the key of a job with the dead letters). Where the list of dead letters is such
+a key, ids go to `<key>:overflow` instead, which nothing but your hand empties.
 """
 
 #: The types as docstrings name them, and as TYPE replies.

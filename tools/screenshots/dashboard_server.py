@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 
-from rrq.dashboard.access import AccessOptions, build_policy
 from rrq.dashboard.connections import serve
+from rrq.dashboard.policy import AccessOptions, build_policy
 from rrq.dashboard.server import Dashboard, DashboardOptions
 
 if TYPE_CHECKING:

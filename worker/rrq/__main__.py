@@ -1,13 +1,13 @@
-"""The program ``rrq``, which is ``python -m rrq`` as well: asks for its extra, then loads the command line."""
+"""The program ``rrq``, also ``python -m rrq``: checks that its extra is installed, then loads the command line."""
 
 import os
 import signal
 import sys
 
 if os.getpid() == 1:
-    # The kernel drops signals that process 1 has no handler for. Until the supervisor has its own, a pod that
-    # is told to end while it still loads simply ends; nothing has begun yet. Hence before the other imports.
-    # Not by an exception, which would be lost where Python lets none pass, as while it collects garbage. A burst
+    # The kernel drops signals for which process 1 has no handler. With these handlers, a pod that gets a signal while it
+    # loads ends at once, because nothing has started yet; the supervisor installs its own later. They are set before the
+    # other imports, and do not raise, because Python drops exceptions in some places, such as garbage collection. A burst
     # that has not run is not done.
     for _number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(_number, lambda *_: os._exit(os.EX_TEMPFAIL if "--burst" in sys.argv else 0))

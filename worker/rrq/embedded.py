@@ -1,7 +1,7 @@
-"""A real Redis or Valkey server for development: started in a private folder on a private port, gone afterwards.
+"""A real Redis or Valkey server for development, in a temporary folder and on a free port.
 
-For demos, tests and local mode only. Which server an application uses in earnest is `settings.redis_dsn`;
-how it is spoken to is `rrq.broker.connection`. Nothing here needs a Redis client: readiness is a PING on a socket.
+For demos, tests and local mode only; in production `settings.redis_dsn` names the server. This module needs no Redis
+client: it checks readiness with a PING on a socket.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SERVER_NAMES = ("redis-server", "valkey-server")
 PLATFORM = f"{sys.platform}-{platform.machine()}"
 START_TIMEOUT_SECONDS = 15.0
 STOP_TIMEOUT_SECONDS = 5.0
-# Another process may take the free port between our asking for it and the server's binding it.
+# Another process may take the free port before the server binds it.
 PORT_ATTEMPTS = 3
 
-# Ends the server and its folder when the pipe on standard input closes, which the kernel does for a parent
-# that was killed. PR_SET_PDEATHSIG would do without a shell, but it fires when the *thread* that started
-# the server ends, and it exists on Linux only.
+# Kills the server and removes its folder when the pipe on standard input closes; the kernel closes it when the parent is
+# killed. PR_SET_PDEATHSIG would need no shell, but it fires when the *thread* that started the server ends, and only on
+# Linux.
 WATCHER = 'read -r _; kill -9 "$1" 2>/dev/null; rm -rf -- "$2"'
 
 
@@ -88,10 +88,10 @@ def find_packaged_server() -> Path | None:
 
 
 class EmbeddedRedis:
-    """One server process of our own; a context manager that starts and stops it.
+    """One server process; a context manager that starts and stops it.
 
-    Port and data folder stay the same from `start()` over `kill()` and `restart()` until `stop()`,
-    so that a test can show what survives.
+    Port and data folder stay the same through `kill()` and `restart()` until `stop()`, so that a test can check which data
+    survives.
     """
 
     def __init__(self, *, appendonly: bool = False, extra_args: Sequence[str] = ()) -> None:
@@ -126,13 +126,13 @@ class EmbeddedRedis:
         return self._folder
 
     def start(self) -> Self:
-        """Start the server and return once it answers; harmless when it already runs."""
+        """Start the server and return once it answers; does nothing when it already runs."""
         if self._server is not None:
             return self
         self._binary = self._binary or find_redis_server()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rrq-redis-"))
-        # A port that clients already know is kept; a first one may be lost to a race and chosen anew.
+        # A port that clients already know stays. A new port may be taken by another process, and is then chosen again.
         attempts = 1 if self._port is not None else PORT_ATTEMPTS
         for attempt in range(attempts):
             self._port = self._port or _free_port()
@@ -148,23 +148,23 @@ class EmbeddedRedis:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def stop(self) -> None:
-        """End the server, gently first, and remove its folder; harmless when it does not run."""
-        self._end_gently()
+        """Stop the server, with SIGTERM first, and remove its folder; does nothing when it does not run."""
+        self._terminate()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = self._port = None
 
     def kill(self) -> None:
-        """End the server with SIGKILL; the folder stays, so that `start()` shows what was on disk."""
+        """Stop the server with SIGKILL; the folder stays, so that `start()` loads the data from disk."""
         self._end_processes()
 
     def restart(self) -> Self:
         """SIGTERM, then start again on the same port and folder."""
-        self._end_gently()
+        self._terminate()
         return self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered, as on a hung machine."""
+        """SIGSTOP: connections stay open without answers, as on a machine that hangs."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -191,7 +191,7 @@ class EmbeddedRedis:
     def _launch(self) -> None:
         log_path = self.folder / "redis.log"
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal must reach the program, not the server under it.
+            # A session of its own, so that Ctrl-C in the terminal reaches the program and not its server.
             self._server = subprocess.Popen(
                 self._build_command(),
                 stdin=subprocess.DEVNULL,
@@ -205,7 +205,7 @@ class EmbeddedRedis:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={"PATH": os.defpath},  # the standard kill and rm, whatever the program made of its PATH
+            env={"PATH": os.defpath},  # the standard kill and rm, whatever PATH the program has
         )
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not _answers(self.port, self._server.pid):
@@ -214,20 +214,20 @@ class EmbeddedRedis:
                 happened = "does not answer" if exit_code is None else f"ended with code {exit_code}"
                 last_lines = log_path.read_text(errors="replace").splitlines()[-5:]
                 raise RedisServerFailed(
-                    f"{self._binary} on port {self.port} {happened}. Its last words: {' | '.join(last_lines)}"
+                    f"{self._binary} on port {self.port} {happened}. The end of its log: {' | '.join(last_lines)}"
                 )
             time.sleep(0.01)
 
-    def _end_gently(self) -> None:
+    def _terminate(self) -> None:
         if self._server is not None:
-            self.resume()  # a stopped process would keep SIGTERM pending for ever
+            self.resume()  # a stopped process would never handle SIGTERM
             self._server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.wait(STOP_TIMEOUT_SECONDS)
         self._end_processes()
 
     def _end_processes(self) -> None:
-        # The watcher goes first: it must not act on a process id that somebody else may have by then.
+        # The watcher is killed first, because another process may get the process id of the server.
         for process in (self._watcher, self._server):
             if process is None:
                 continue
@@ -238,31 +238,9 @@ class EmbeddedRedis:
         self._watcher = self._server = None
 
 
-class EmbeddedSentinel(EmbeddedRedis):
-    """A Sentinel that watches one server of ours under `master_name`."""
-
-    def __init__(self, master: EmbeddedRedis, *, master_name: str = "mymaster") -> None:
-        super().__init__()
-        self.master = master
-        self.master_name = master_name
-
-    def _build_command(self) -> list[str]:
-        # Pings go out once a second, and at once neither to a server just promoted nor to one just back: with
-        # less patience than two of them Sentinel takes such a one for dead and fails over once more.
-        # Sentinel insists on a configuration file, because it writes what it learns back into it.
-        config = self.folder / "sentinel.conf"
-        config.write_text(
-            f"bind {HOST}\nport {self.port}\ndir {self.folder}\n"
-            f"sentinel monitor {self.master_name} {HOST} {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {self.master_name} 2500\n"
-            f"sentinel failover-timeout {self.master_name} 2000\n"
-        )
-        return [str(self._binary), str(config), "--sentinel"]
-
-
 @contextlib.contextmanager
 def redis_for_development() -> Iterator[str]:
-    """Yield the DSN of a Redis to play with: `RRQ_REDIS_DSN` if set, else a server of our own."""
+    """Yield the DSN of a Redis for development: `RRQ_REDIS_DSN` if set, else that of a server started here."""
     given = os.environ.get(DSN_VARIABLE)
     if given:
         yield given
@@ -272,9 +250,9 @@ def redis_for_development() -> Iterator[str]:
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on, below the range that outgoing connections draw from.
+    """Return a free port, below the range of outgoing connections.
 
-    A node of a cluster also takes the port 10,000 above, which must exist.
+    A node of a cluster also uses the port 10,000 above, which must exist.
     """
     while True:
         port = random.randrange(10_000, 32_000)
@@ -284,8 +262,8 @@ def _free_port() -> int:
 
 
 def _answers(port: int, pid: int) -> bool:
-    """Tell whether the process `pid` serves on `port` and has loaded its data."""
-    # The process id is compared because a stranger may have been faster to take the port.
+    """Return whether the process `pid` listens on `port` and has loaded its data."""
+    # Compares the process id, because another server may have taken the port.
     expected = f"process_id:{pid}\r\n".encode()
     reply = b""
     try:
@@ -293,10 +271,10 @@ def _answers(port: int, pid: int) -> bool:
             connection.sendall(b"PING\r\nINFO server\r\n")
             while expected not in reply and (chunk := connection.recv(65536)):
                 reply += chunk
-                # With a password set we may not look further; the error itself shows that a Redis is up.
+                # A server with a password answers INFO with this error, which shows that it is up.
                 if reply.startswith(b"-NOAUTH"):
                     return True
-                if reply.startswith(b"-"):  # LOADING: the data is not all there yet
+                if reply.startswith(b"-"):  # LOADING: it still loads its data
                     return False
     except OSError:
         return False

@@ -17,9 +17,10 @@
     │   │   └── UnserializableArguments  … JSON cannot express it (a TypeError too)
     │   ├── InvalidLimit               a pause or a limit that makes no sense (a ValueError too)
     │   ├── UnreadableJob              a stored hash is not a job
-    │   ├── BurstFailed                a burst ended with work left, or could not know
-    │   ├── LeaseLost                  this worker was reaped and lost its jobs
-    │   └── SettingsError              the configuration cannot work
+    │   ├── BurstFailed                a burst ended without being done
+    │   ├── LeaseLost                  this worker was declared dead and lost its jobs
+    │   ├── HandlerNotFound            no handler is registered for a job
+    │   └── SettingsError              the settings cannot be loaded or cannot work
     └── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
 
 ``client.py`` turns errors of Redis into RedisUnavailable or EnqueueError; workers wait them out.
@@ -221,7 +222,7 @@ class LeaseLost(RRQError):
 
 
 class SettingsError(RRQError):
-    """The settings contradict each other, or this Redis or installation cannot do what they ask for."""
+    """The settings cannot be loaded, or contradict each other or the installation."""
 
 
 class MaxRetriesExceeded(Exception):

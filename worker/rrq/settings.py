@@ -31,7 +31,7 @@ from rrq.flow import Limit
 from rrq.middleware import Middleware, check_middleware
 from rrq.registry import JobRegistry
 from rrq.runtime.redis_settings import RedisSettings
-from rrq.runtime.suggestions import find_meant
+from rrq.runtime.suggestions import suggest
 
 __all__ = ["RRQSettings"]
 
@@ -42,29 +42,6 @@ _RENEWALS_PER_LEASE: Final = 3
 _LONGEST_RENEWAL_SHARE: Final = 0.4
 # From the validator through pydantic and pydantic-settings to the line that builds the settings.
 _FRAMES_TO_CALLER: Final = 4
-# What comes to mind first, and is not near enough to be found by its letters.
-_OTHER_WORDS: Final = {
-    "redis_url": "redis_dsn",
-    "redis": "redis_dsn",
-    "dsn": "redis_dsn",
-    "url": "redis_dsn",
-    "registry": "job_registry",
-    "concurrency": "worker_concurrency",
-    "queue": "default_queue_name",
-    "queue_name": "default_queue_name",
-    "max_retries": "default_max_retries",
-    "job_timeout_seconds": "default_job_timeout_seconds",
-}
-
-
-def find_meant_setting(name: str) -> str | None:
-    """Return the setting that the user who wrote ``name`` most likely meant; None when no setting is near."""
-    return _OTHER_WORDS.get(name) or find_meant(name, RRQSettings.model_fields)
-
-
-def describe_meant_setting(name: str) -> str:
-    meant = find_meant_setting(name)
-    return "" if meant is None else f" Did you mean {meant!r}?"
 
 
 class RRQSettings(RedisSettings):
@@ -348,7 +325,7 @@ class RRQSettings(RedisSettings):
         for name in given if isinstance(given, dict) and not is_open else ():
             if name not in cls.model_fields:
                 warnings.warn(
-                    f"{cls.__name__} has no setting {name!r}, so it is ignored.{describe_meant_setting(name)}",
+                    f"{cls.__name__} has no setting {name!r}, so it is ignored.{suggest(name, cls.model_fields)}",
                     stacklevel=_FRAMES_TO_CALLER,
                 )
         return given

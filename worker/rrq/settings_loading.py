@@ -1,28 +1,31 @@
-"""Where the settings of a command come from: an option, the environment, a .env file or defaults."""
+"""Loads the settings of a command: from an option, the environment, a .env file or defaults.
+
+Settings that cannot be used raise SettingsError, which the command line prints (``commands/lazy_group.py``).
+"""
 
 import importlib
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import click
 from pydantic import ValidationError
 
-from rrq.commands.refusal import Refusal
+from rrq.exc import SettingsError
 from rrq.registry import JobRegistry
-from rrq.runtime.suggestions import suggest
-from rrq.settings import RRQSettings, find_meant_setting
+from rrq.runtime.suggestions import find_meant, suggest
+from rrq.settings import RRQSettings
 
-#: python-dotenv comes with pydantic-settings today, but nothing promises that it always will.
+#: python-dotenv comes with pydantic-settings today, but that may change.
 DOTENV_AVAILABLE = importlib.util.find_spec("dotenv") is not None
 
 PATH_VARIABLE = "RRQ_SETTINGS"
-#: Set to 1 by the operator: which Redis a pool uses, and how many jobs at once, is then said by the pool and
-#: not by whatever the application wrote into its settings.
+#: The operator sets it to 1: then the pool decides which Redis its workers use and how many jobs run at once, and the
+#: settings of the application do not.
 ENVIRONMENT_WINS = "RRQ_ENVIRONMENT_WINS"
 
 
@@ -35,15 +38,15 @@ class SettingsSource(StrEnum):
 
 @dataclass(frozen=True)
 class SettingsLocation:
-    """Where settings come from: what the user has to change to get others."""
+    """Where settings come from, and so what to change to get others."""
 
     source: SettingsSource
     path: str | None
-    """Dotted path of the object, or None when it was built from environment and defaults."""
+    """Dotted path of the object; None for settings from the environment and defaults."""
 
 
 def locate_settings(path: str | None) -> SettingsLocation:
-    """Tell where the settings are, without importing anything; a .env file is read on the way."""
+    """Return where the settings are, without importing them; reads the nearest .env file first."""
     from_dotenv = _load_dotenv()
     if path is not None:
         return SettingsLocation(SettingsSource.OPTION, path)
@@ -56,20 +59,20 @@ def locate_settings(path: str | None) -> SettingsLocation:
 
 
 def load_settings(path: str | None) -> RRQSettings:
-    """Return the settings for a command; ``path`` is the value of its ``--settings``.
+    """Return the settings of a command; ``path`` is the value of its ``--settings``.
 
-    Raises Refusal when there are none to be had.
+    Raises SettingsError when they cannot be loaded.
     """
     location = locate_settings(path)
-    _tell_misspelled_variables()
+    _warn_of_misspelled_variables()
     if location.path is None:
         return _build_settings()
     settings = _import_settings(location.path)
     return _with_environment(settings) if os.environ.get(ENVIRONMENT_WINS) == "1" else settings
 
 
-def _tell_misspelled_variables() -> None:
-    """Name variables that are nearly a setting: they have no effect, and nothing else would say so."""
+def _warn_of_misspelled_variables() -> None:
+    """Warn of each variable that is nearly a setting: it has no effect, and nothing else would say so."""
     for variable in sorted(os.environ):
         name = variable.removeprefix("RRQ_").lower()
         if not variable.startswith("RRQ_") or name in RRQSettings.model_fields:
@@ -77,19 +80,18 @@ def _tell_misspelled_variables() -> None:
         # Kubernetes sets RRQ_REDIS_PORT and the like for a Service called rrq-redis.
         if "_service_" in name or "_port" in name or name.endswith("_host"):
             continue
-        meant = find_meant_setting(name)
+        meant = find_meant(name, RRQSettings.model_fields)
         if meant is not None:
-            click.echo(
-                f"WARNING: {variable} is no variable of RRQ and has no effect. Did you mean RRQ_{meant.upper()}?",
-                err=True,
+            sys.stderr.write(
+                f"WARNING: {variable} is no variable of RRQ and has no effect. Did you mean RRQ_{meant.upper()}?\n"
             )
 
 
 def require_registry(settings: RRQSettings) -> JobRegistry:
-    """Return the handlers of an application that is to be run; Refusal when it names none."""
+    """Return the handlers of an application that a worker runs. Raises SettingsError when it has none."""
     if not settings.job_registry:
-        raise Refusal(
-            "ERROR: No 'job_registry'. You must provide a JobRegistry instance in settings. Write "
+        raise SettingsError(
+            "No 'job_registry'. You must provide a JobRegistry instance in settings. Write "
             "RRQSettings(job_registry=…), and name that object by --settings or RRQ_SETTINGS, such as "
             "shop.jobs.settings."
         )
@@ -97,7 +99,7 @@ def require_registry(settings: RRQSettings) -> JobRegistry:
 
 
 def _load_dotenv() -> set[str]:
-    """Add the variables of the nearest .env upwards; returns those that were not set before."""
+    """Add the variables of the nearest .env file upwards; returns those that were not set before."""
     if not DOTENV_AVAILABLE:
         return set()
     from dotenv import find_dotenv, load_dotenv
@@ -108,7 +110,7 @@ def _load_dotenv() -> set[str]:
         try:
             load_dotenv(file, override=False)
         except (OSError, ValueError) as error:
-            raise Refusal(f"ERROR: Could not read {_shown(file)}: {error}") from error
+            raise SettingsError(f"Could not read {_shown(file)}: {error}") from error
     return set(os.environ) - before
 
 
@@ -119,13 +121,13 @@ def _import_settings(path: str) -> RRQSettings:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise Refusal(
-            f"ERROR: Could not import settings object '{path}'. {_advise_on_import(module_name, error)}\n"
+        raise SettingsError(
+            f"Could not import settings object '{path}'. {_advise_on_import(module_name, error)}\n"
             f"Cause: {error}"
         ) from error
     except ValidationError as error:
         raise _unusable(path, f"{describe_faults(error)}. {_WHERE_VALUES_COME_FROM}") from error
-    # A settings module is foreign code and may raise anything.
+    # A settings module is code of the application and may raise anything.
     except Exception as error:
         raise _unusable(path, str(error) or type(error).__name__) from error
     settings: Any = getattr(module, attribute, None)
@@ -139,8 +141,8 @@ def _import_settings(path: str) -> RRQSettings:
 _WHERE_VALUES_COME_FROM = "A value comes from the code or, where that leaves it out, from its RRQ_* variable"
 
 
-def _unusable(path: str, reason: str) -> Refusal:
-    return Refusal(f"ERROR: Unexpected error processing settings object '{path}': {reason}")
+def _unusable(path: str, reason: str) -> SettingsError:
+    return SettingsError(f"Unexpected error processing settings object '{path}': {reason}")
 
 
 def _describe_misspelled_path(path: str) -> str:
@@ -150,14 +152,12 @@ def _describe_misspelled_path(path: str) -> str:
 
 
 def _advise_on_import(module_name: str, error: ImportError) -> str:
-    """The module itself may be there, and one that it imports may be missing."""
+    """Return what to do: the module itself may be missing, or a module that it imports."""
     missing = error.name or ""
     is_gone = isinstance(error, ModuleNotFoundError)
     if is_gone and (module_name == missing or module_name.startswith(f"{missing}.")):
         return "Make sure it is in PYTHONPATH."
-    return (
-        "It was found, but something that it imports was not: install that, or make sure it is in PYTHONPATH."
-    )
+    return "It was found, but a module that it imports was not: install that module, or make sure it is in PYTHONPATH."
 
 
 def _describe_missing_name(module: ModuleType, module_name: str, attribute: str) -> str:
@@ -168,7 +168,7 @@ def _describe_missing_name(module: ModuleType, module_name: str, attribute: str)
 
 
 def _describe_wrong_type(found: object, module: ModuleType, module_name: str) -> str:
-    reason = f"it is a {type(found).__name__}, not an RRQSettings"
+    reason = f"it is of type {type(found).__name__}, not an RRQSettings"
     if isinstance(found, type):
         reason = f"it is the class {found.__name__}, not an object of it"
     return f"{reason}. {_list_settings(module, module_name)}"
@@ -184,12 +184,12 @@ def _list_settings(module: ModuleType, module_name: str) -> str:
 
 
 def _with_environment(settings: RRQSettings) -> RRQSettings:
-    """Return the settings with every value that an RRQ_* variable names taken from there."""
+    """Override each value for which there is an RRQ_* variable."""
     from_environment = _build_settings()
     for field in type(from_environment).model_fields:
         if f"RRQ_{field.upper()}" in os.environ:
-            # In the object of the application, not in a copy: a handler that enqueues with a client built from
-            # its own settings means the Redis that its worker uses.
+            # In the object of the application, not in a copy: a handler that builds a client from these settings must
+            # enqueue to the Redis of its worker.
             setattr(settings, field, getattr(from_environment, field))
     return settings
 
@@ -198,18 +198,18 @@ def _build_settings() -> RRQSettings:
     try:
         return RRQSettings()
     except ValidationError as error:
-        raise Refusal(
-            f"ERROR: The environment does not make valid settings. {describe_faults(error, 'RRQ_')}"
+        raise SettingsError(
+            f"The environment does not make valid settings. {describe_faults(error, 'RRQ_')}"
         ) from error
     except ValueError as error:
-        # Of a list or a table, which a variable holds as JSON.
-        raise Refusal(
-            f"ERROR: The environment does not make valid settings. {error}: write its value as JSON."
+        # From a list or a table, which a variable has as JSON.
+        raise SettingsError(
+            f"The environment does not make valid settings. {error}: write its value as JSON."
         ) from error
 
 
 def describe_faults(error: ValidationError, prefix: str = "") -> str:
-    """Return which fields are wrong and why, without their values: one of them may be a DSN with a password."""
+    """Return which fields are wrong and why, without the values, because one may be a DSN with a password."""
     return "; ".join(
         f"{_name_field(fault['loc'], prefix)}{fault['msg'].removeprefix('Value error, ')}"
         for fault in error.errors(include_url=False, include_input=False)
@@ -224,5 +224,5 @@ def _name_field(place: tuple[int | str, ...], prefix: str) -> str:
 
 
 def _shown(file: str) -> str:
-    """Return the path relative to the working directory where that is shorter."""
+    """Return the path, relative to the working directory if it is below it."""
     return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

@@ -1,6 +1,5 @@
-"""``kubectl rrq``: pools and their queues at the command line, with the rights of whoever calls it.
+"""``kubectl rrq``: pools and their queues at the command line, with the rights of the caller.
 
-Each command is a module of its own that holds its options; what it needs beyond them is imported when it runs.
-Kubernetes is asked in ``clusters.py``, Redis in ``pool_redis.py`` and ``figures.py``; ``pools.py`` and
-``tables.py`` are pure.
+``top.py``, ``jobs.py``, ``flow.py`` and ``size.py`` have the commands, which import what they need only when they run.
+``pools.py`` talks to Kubernetes, ``pool_redis.py`` and ``figures.py`` to Redis; ``tables.py`` is pure.
 """

@@ -1,4 +1,4 @@
-"""The program ``kubectl-rrq``: asks for its extra, then loads the commands."""
+"""The program ``kubectl-rrq``: checks that its extra is installed, then loads the commands."""
 
 from rrq.runtime.installation import require_extra
 

@@ -1,8 +1,10 @@
-"""What Redis says of the queues of pools: one look, all pools of a Redis in two or three round trips."""
+"""Reads the queues of pools from Redis: all pools of one Redis in two or three round trips."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rrq.broker.connection import REDIS_ERRORS
@@ -12,13 +14,13 @@ from rrq.inspect.jobs import read_in_batches, read_listed_jobs
 from rrq.jobs.codec import decode
 from rrq.runtime.masking import mask_secrets
 from rrq.store import JobStore
-from rrq_operator.plugin.pool_redis import RedisAddress, RedisLocator, RedisTrouble
-from rrq_operator.plugin.pools import SeenPool
-from rrq_operator.plugin.tables import PoolFigures, QueueFigures
+from rrq_operator.plugin.pool_redis import RedisAddress, RedisLocator, RedisOverride, RedisTrouble
+from rrq_operator.plugin.pools import SeenPool, UserCluster
+from rrq_operator.plugin.tables import PoolFigures, QueueFigures, TopSnapshot, build_line, describe_sources
 
 
 class FigureReader:
-    """Looks again and again at the same pools; keeps its connections. Close it afterwards."""
+    """Reads the same pools repeatedly and keeps its connections. Close it afterwards."""
 
     def __init__(self, locator: RedisLocator) -> None:
         self._locator = locator
@@ -50,8 +52,6 @@ class FigureReader:
             store = self._stores.get(address) or address.open()
             self._stores[address] = store
             return await _read_pools(store, pools)
-        except RedisTrouble as trouble:
-            words = str(trouble)
         except RRQError as error:
             words = mask_secrets(str(error))
         except REDIS_ERRORS as error:
@@ -82,7 +82,7 @@ async def _read_pools(store: JobStore, pools: Sequence[SeenPool]) -> dict[tuple[
 
 
 async def _count_running(store: JobStore, observation: Observation) -> Counter[str]:
-    """Return how many jobs of each queue run. Workers say only how many they run, and may serve many queues."""
+    """Return how many jobs of each queue run. Workers report only a total, and may serve many queues."""
 
     def ask(pipe: Any, worker_id: str) -> None:
         pipe.zrange(store.keys.active_jobs_key(worker_id), 0, -1)
@@ -98,8 +98,28 @@ async def _count_running(store: JobStore, observation: Observation) -> Counter[s
 def _queue_figures(seen: _Seen, name: str) -> QueueFigures:
     queue, busy = seen.observation.queues.get(name), seen.running[name]
     if queue is None:
-        # Its key holds something else: how full it is cannot be told.
+        # Its key has another type, so the length of the queue is unknown.
         return QueueFigures(busy=busy)
     return QueueFigures(
         queue.due, queue.due_soon, queue.later, queue.oldest_due_age_seconds, busy, queue.orphaned
     )
+
+
+@contextlib.asynccontextmanager
+async def open_top_reader(
+    cluster: UserCluster, pool_name: str | None, override: RedisOverride | None
+) -> AsyncIterator[Callable[[], Awaitable[TopSnapshot]]]:
+    """Yield a function that reads the chosen pools and their queues once."""
+    figures = FigureReader(RedisLocator(cluster.kube, override))
+
+    async def read() -> TopSnapshot:
+        pools = await cluster.choose_pools(pool_name)
+        seen = await figures.read(pools)
+        now = datetime.now(UTC)
+        lines = tuple(build_line(pool, seen[pool.key], now) for pool in pools)
+        return TopSnapshot(now, lines, tuple(describe_sources(seen.values())), cluster.namespace is None)
+
+    try:
+        yield read
+    finally:
+        await figures.aclose()

@@ -1,13 +1,17 @@
-"""What the listings show, as tables and as JSON: pure."""
+"""What the listings show, as tables, JSON and screens: pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rrq.commands.formatting import NOTHING, format_duration
-from rrq.commands.output import Table
+from rrq.commands.formatting import NOTHING, Table, format_duration, format_time, printable
+from rrq.commands.output import build_rich_table
+from rrq.runtime.masking import mask_secrets
 from rrq_operator.plugin.pools import SeenPool
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 TOP_COLUMNS = ("Pool", "Type", "Queues", "Due", "Oldest", "Busy", "Ready", "Reason", "Decision")
 _QUEUE_COLUMNS = ("Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy", "Orphaned")
@@ -15,7 +19,7 @@ _QUEUE_COLUMNS = ("Queue", "Pool", "Due", "Soon", "Later", "Oldest", "Busy", "Or
 
 @dataclass(frozen=True)
 class QueueFigures:
-    """How one queue looks; None is for what is not known, and for no oldest job."""
+    """The numbers of one queue; None where unknown, and where there is no oldest job."""
 
     due: int | None = None
     due_soon: int | None = None
@@ -27,7 +31,7 @@ class QueueFigures:
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """The queues of a pool by Redis; or, where that could not be read, none and the reason."""
+    """The queues of a pool as read from Redis; none, and the reason, when Redis could not be read."""
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     trouble: str = ""
@@ -40,11 +44,39 @@ class PoolLine:
     pool: SeenPool
     total: QueueFigures
     is_live: bool
-    """Whether the figures are those of Redis now, not those that the operator wrote a while ago."""
+    """Whether the figures come from Redis now, not from the status that the operator wrote earlier."""
+
+
+@dataclass(frozen=True)
+class TopSnapshot:
+    """All that ``kubectl rrq top`` shows at one moment."""
+
+    at: datetime
+    lines: tuple[PoolLine, ...]
+    notes: tuple[str, ...]
+    with_namespace: bool
+
+    def build_table(self) -> Table:
+        return build_top_table(self.lines, with_namespace=self.with_namespace)
+
+
+def build_screen(seen: tuple[TopSnapshot, str], _: int) -> "RenderableType":
+    """Return what to draw; trouble comes first, and the last snapshot stays below it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    snapshot, trouble = seen
+    parts: list[RenderableType] = []
+    if trouble:
+        parts.append(Text(printable(mask_secrets(trouble)), style="bold red"))
+    parts.append(Text(f"At {format_time(snapshot.at)}; Ctrl-C ends", style="dim"))
+    parts.append(build_rich_table(snapshot.build_table()))
+    parts += (Text(printable(note), style="yellow") for note in snapshot.notes)
+    return Group(*parts)
 
 
 def build_line(pool: SeenPool, figures: PoolFigures, now: datetime) -> PoolLine:
-    """Return a pool with the figures of Redis, else with those of its status."""
+    """Return a pool with the figures from Redis, else with those from its status."""
     if not figures.trouble:
         return PoolLine(pool, add_up(figures.queues.values()), is_live=True)
     status = pool.status
@@ -80,9 +112,9 @@ def build_queue_table(rows: Sequence[tuple[SeenPool, str, QueueFigures]], *, wit
 
 
 def describe_sources(figures: Iterable[PoolFigures]) -> list[str]:
-    """Return a note for each reason why figures are those of the status, once."""
+    """Return one note for each reason why figures come from the status."""
     troubles = dict.fromkeys(entry.trouble for entry in figures if entry.trouble)
-    return [f"Note: some figures are those of the status, marked by *: {trouble}" for trouble in troubles]
+    return [f"Note: figures marked by * come from the status of the pool: {trouble}" for trouble in troubles]
 
 
 def top_json(line: PoolLine) -> dict[str, Any]:
@@ -93,7 +125,7 @@ def top_json(line: PoolLine) -> dict[str, Any]:
         "pool": pool.name,
         "type": pool.type,
         "queues": list(pool.queues),
-        "paused": pool.is_paused,
+        "frozen": pool.is_frozen,
         "source": "redis" if line.is_live else "status",
         **asdict(line.total),
         "ready": status.ready_replicas,

@@ -1,4 +1,4 @@
-"""`kubectl rrq` as a person calls it: real kubectl, real API server, real Redis."""
+"""`kubectl rrq` as users call it: real kubectl, real API server, real Redis."""
 
 from __future__ import annotations
 
@@ -173,15 +173,13 @@ def test_top_falls_back_to_the_status_and_says_why(desk: PoolDesk, plugin: Plugi
     assert "2*" in row
     (note,) = done.stderr.splitlines()
     assert note.startswith(
-        "Note: some figures are those of the status, marked by *: Redis at redis://127.0.0.1:1/0"
+        "Note: figures marked by * come from the status of the pool: Redis at redis://127.0.0.1:1/0"
     )
     assert plugin.json("top")[0]["source"] == "status"
 
 
 @pytest.mark.usefixtures("emails")
-async def test_watching_shows_a_job_that_arrives_and_ends_by_ctrl_c(
-    plugin: Plugin, client: RRQClient
-) -> None:
+async def test_watching_shows_a_new_job_and_ends_with_ctrl_c(plugin: Plugin, client: RRQClient) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [plugin.cluster.kubectl_program, "rrq", "top", "--watch", "--refresh=0.5", "-n", plugin.namespace],
@@ -220,7 +218,7 @@ async def test_jobs_lists_those_of_the_pool_alone(plugin: Plugin, client: RRQCli
     assert mail in shown
     assert bulk in shown
     assert other not in shown
-    assert "Showing 2 of 2 jobs" in shown
+    assert "Showing 2 of 2 total jobs" in shown
     listed = plugin.json("jobs", "emails", "--queue=bulk", "--status=pending")
     assert [job["id"] for job in listed["jobs"]] == [bulk]
     assert plugin.json("jobs", "emails", "--status=active")["total"] == 0
@@ -239,7 +237,7 @@ async def test_dead_letters_of_a_pool_go_back_to_the_queues_they_came_from(
     assert {job["id"] for job in listed["jobs"]} == {mail, bulk}
     assert "ValueError: no such mailbox" in plugin.run("dlq", "emails", "list")
     assert "Traceback" in plugin.run("dlq", "emails", "inspect", mail)
-    assert "Say which" in plugin.refused("dlq", "emails", "requeue")
+    assert "Choose the jobs" in plugin.refused("dlq", "emails", "requeue")
     assert f"Job {other} came from queue invoices" in plugin.refused("dlq", "emails", "requeue", other)
     assert "Would requeue 1 jobs" in plugin.run("dlq", "emails", "requeue", mail, "--dry-run")
     assert plugin.json("dlq", "emails")["total"] == 2
@@ -251,24 +249,25 @@ async def test_dead_letters_of_a_pool_go_back_to_the_queues_they_came_from(
     assert plugin.json("dlq", "emails")["total"] == 0
     audited = {(entry["actor"], entry["action"]) for entry in plugin.json("audit", "emails")}
     assert audited == {(user_of(plugin), "requeue")}
-    # What belongs to others is left where it is.
+    # Dead letters of other queues stay on the list.
     assert await store.redis.llen(store.keys.dlq_key(settings.default_dlq_name)) == 1
 
 
 @pytest.mark.usefixtures("emails")
-def test_pause_and_resume_change_the_spec(plugin: Plugin, desk: PoolDesk) -> None:
-    said = plugin.run("pause", "emails")
-    assert "is paused: it keeps its size" in said
+def test_freeze_and_unfreeze_change_the_spec(plugin: Plugin, desk: PoolDesk) -> None:
+    said = plugin.run("freeze", "emails")
+    assert "is frozen: it keeps its size" in said
+    assert f"`kubectl rrq unfreeze -n {desk.namespace} emails`" in said
     assert desk.get("rrqpool", "emails")["spec"]["scaling"]["paused"] is True
-    assert "is paused already" in plugin.run("pause", "emails")
-    assert plugin.json("top")[0]["paused"] is True
-    assert "follows its queues again" in plugin.run("resume", "emails")
+    assert "is frozen already" in plugin.run("freeze", "emails")
+    assert plugin.json("top")[0]["frozen"] is True
+    assert "follows its queues again" in plugin.run("unfreeze", "emails")
     shown = json.loads(desk.kubectl("get", "rrqpool", "emails", "--output=json", "--show-managed-fields"))
     assert shown["spec"]["scaling"]["paused"] is False
     assert "kubectl-rrq" in {entry["manager"] for entry in shown["metadata"]["managedFields"]}
-    assert "was not paused" in plugin.run("resume", "emails")
+    assert "was not frozen" in plugin.run("unfreeze", "emails")
     desk.apply(build_pool("nightly", type="Job"))
-    assert "is paused: it starts no further run" in plugin.run("pause", "nightly")
+    assert "is frozen: it starts no further run" in plugin.run("freeze", "nightly")
     assert desk.get("rrqpool", "nightly")["spec"]["job"]["paused"] is True
 
 
@@ -279,29 +278,29 @@ def user_of(plugin: Plugin) -> str:
 
 
 @pytest.mark.usefixtures("emails")
-async def test_workers_queues_and_functions_are_held_in_the_redis_of_the_pool(
+async def test_workers_queues_and_functions_are_paused_in_the_redis_of_the_pool(
     plugin: Plugin, desk: PoolDesk, store: JobStore
 ) -> None:
-    aims = {
+    targets = {
         ("--workers",): f"pool:{desk.namespace}/emails",
         ("--queue", "rrq:queue:mail"): "queue:mail",
         ("--function", "send"): "function:send",
     }
-    for aim, target in aims.items():
-        said = plugin.run("pause", "emails", *aim, "--reason", "the mail server is down")
+    for options, target in targets.items():
+        said = plugin.run("pause", "emails", *options, "--reason", "the mail server is down")
         assert said.startswith(f"{target} is paused: ")
-        assert f"`kubectl rrq resume -n {desk.namespace} emails {' '.join(aim)}` ends that." in said
+        assert f"`kubectl rrq resume -n {desk.namespace} emails {' '.join(options)}`." in said
     pauses = (await store.read_flow()).pauses
-    assert set(pauses) == set(aims.values())
+    assert set(pauses) == set(targets.values())
     assert {(pause.by, pause.reason) for pause in pauses.values()} == {
         (user_of(plugin), "the mail server is down")
     }
     assert desk.get("rrqpool", "emails")["spec"].get("scaling", {}).get("paused", False) is False
     shown = plugin.run("flow", "emails")
     assert all(target in shown for target in pauses)
-    for aim, target in aims.items():
-        assert plugin.run("resume", "emails", *aim) == f"{target} goes on.\n"
-        assert plugin.run("resume", "emails", *aim) == f"{target} was not paused.\n"
+    for options, target in targets.items():
+        assert plugin.run("resume", "emails", *options) == f"{target} is resumed.\n"
+        assert plugin.run("resume", "emails", *options) == f"{target} was not paused.\n"
     assert (await store.read_flow()).pauses == {}
     entries = plugin.json("audit", "emails", "--limit", "4")
     assert [entry["action"] for entry in entries] == ["resume", "resume", "resume", "pause"]
@@ -316,7 +315,7 @@ async def test_a_function_is_disabled_without_a_deployment(plugin: Plugin, clien
     with pytest.raises(FunctionDisabled):
         await client.enqueue("send")
     assert plugin.json("flow", "emails")["pauses"][0]["reason"] == "sends twice"
-    assert plugin.run("enable", "emails", "--function", "send") == "function:send goes on.\n"
+    assert plugin.run("enable", "emails", "--function", "send") == "function:send is resumed.\n"
     assert await client.enqueue("send") is not None
 
 
@@ -324,7 +323,7 @@ async def test_a_function_is_disabled_without_a_deployment(plugin: Plugin, clien
 def test_limits_are_set_listed_and_taken_back(plugin: Plugin) -> None:
     assert plugin.run("limit", "emails") == "No limits\n"
     said = plugin.run("limit", "emails", "set", "--function", "send", "--concurrency", "5", "--rate", "2")
-    assert said.startswith("function:send: 5 at once, 2 per 1 s. `kubectl rrq limit -n ")
+    assert said.startswith("function:send: 5 at once, 2 per 1 s. To undo it: `kubectl rrq limit -n ")
     plugin.run("limit", "emails", "set", "--queue", "mail", "--rate", "100", "--per", "60")
     assert [entry["target"] for entry in plugin.json("limit", "emails")] == ["function:send", "queue:mail"]
     assert "100 per 60 s" in plugin.run("limit", "emails", "list")
@@ -352,23 +351,23 @@ async def test_waiting_jobs_of_a_pool_are_cancelled_by_what_they_are_like(
 
 
 @pytest.mark.usefixtures("emails")
-def test_scale_sets_the_floor_and_shows_what_the_api_server_refuses(plugin: Plugin, desk: PoolDesk) -> None:
-    assert "at least 3, whatever its queues hold; 0 leaves it to the queues" in plugin.run(
+def test_scale_sets_the_minimum_and_shows_what_the_api_server_refuses(plugin: Plugin, desk: PoolDesk) -> None:
+    assert "at least 3, whatever its queues hold; 0 removes the minimum" in plugin.run(
         "scale", "emails", "--replicas=3"
     )
     assert desk.get("rrqpool", "emails")["spec"]["replicas"] == 3
     assert "replicas must not exceed scaling.maxReplicas" in plugin.refused(
         "scale", "emails", "--replicas=11"
     )
-    assert "no floor" in plugin.run("scale", "emails", "--replicas=0")
+    assert "no minimum" in plugin.run("scale", "emails", "--replicas=0")
     assert desk.get("rrqpool", "emails")["spec"]["replicas"] == 0
 
 
 @pytest.mark.usefixtures("emails")
-def test_an_unknown_pool_is_answered_by_those_there_are(plugin: Plugin) -> None:
-    for command in (("top",), ("queues",), ("jobs",), ("dlq",), ("pause",), ("scale", "--replicas=1")):
+def test_an_unknown_pool_is_answered_with_the_pools_of_the_namespace(plugin: Plugin) -> None:
+    for command in (("top",), ("queues",), ("jobs",), ("dlq",), ("freeze",), ("scale", "--replicas=1")):
         said = plugin.refused(*command, "emial")
-        assert f"no pool emial in namespace {plugin.namespace}; there are emails." in said
+        assert f"no pool emial in namespace {plugin.namespace}; it has emails." in said
 
 
 def test_a_namespace_without_pools_says_so(plugin: Plugin) -> None:
@@ -381,11 +380,11 @@ def test_a_user_without_rights_learns_which_one_is_missing(someone: Callable[...
     jane = someone()
     said = jane.refused("top")
     assert 'cannot list resource "rrqworkerpools"' in said
-    assert "Have it granted by a Role" in said
+    assert "A Role and a RoleBinding grant it" in said
 
 
 @pytest.mark.usefixtures("emails")
-def test_a_user_who_may_not_read_the_secret_is_told_and_still_sees_the_status(
+def test_a_user_who_may_not_read_the_secret_learns_that_and_still_sees_the_status(
     someone: Callable[..., Plugin], redis_dsn: str
 ) -> None:
     jane = someone(("get,list", "rrqworkerpools.rrq.dev"))
@@ -393,16 +392,16 @@ def test_a_user_who_may_not_read_the_secret_is_told_and_still_sees_the_status(
     assert f"Secret {jane.namespace}/rrq-redis cannot be read" in said
     assert 'cannot get resource "secrets"' in said
     assert jane.json("top")[0]["source"] == "status"
-    assert 'cannot patch resource "rrqworkerpools"' in jane.refused("pause", "emails")
+    assert 'cannot patch resource "rrqworkerpools"' in jane.refused("freeze", "emails")
     assert 'cannot patch resource "rrqworkerpools/scale"' in jane.refused("scale", "emails", "--replicas=1")
-    # With a way of her own she needs no Secret.
+    # With a URL of her own she needs no Secret.
     assert jane.json("top", f"--redis-url={redis_dsn}")[0]["source"] == "redis"
     jane = someone(("get,list,patch", "rrqworkerpools.rrq.dev"), ("get", "secrets"))
     assert jane.json("queues", "emails")[0]["due"] == 0
-    assert "is paused" in jane.run("pause", "emails")
+    assert "is frozen" in jane.run("freeze", "emails")
 
 
-def test_a_redis_out_of_reach_is_answered_by_how_to_reach_it(desk: PoolDesk, plugin: Plugin) -> None:
+def test_a_redis_out_of_reach_is_answered_with_how_to_reach_it(desk: PoolDesk, plugin: Plugin) -> None:
     url = "redis://:hunter2@rrq-redis.data.svc.invalid:6380/3"
     desk.add_secret("rrq-redis", url=url)
     desk.apply(build_pool("emails", redis=from_secret()))
@@ -426,26 +425,26 @@ def test_a_port_forward_needs_no_password_on_the_command_line(
 
 
 @pytest.mark.usefixtures("emails")
-def test_the_variable_of_a_shell_is_followed_aloud(
+def test_the_variable_of_a_shell_is_used_and_noted(
     plugin: Plugin, redis_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RRQ_REDIS_DSN", NOWHERE)
     with pytest.raises(KubectlFailed) as caught:
         plugin.run("queues", "emails")
-    assert f"Note: Redis is read at {NOWHERE}, as RRQ_REDIS_DSN says" in str(caught.value)
+    assert f"Note: Redis is read at {NOWHERE}, from RRQ_REDIS_DSN" in str(caught.value)
     monkeypatch.setenv("RRQ_REDIS_DSN", redis_dsn)
     assert plugin.json("top")[0]["source"] == "redis"
 
 
 @pytest.mark.usefixtures("emails")
-def test_one_url_does_not_stand_for_several_redis(plugin: Plugin, desk: PoolDesk, redis_dsn: str) -> None:
+def test_one_url_does_not_replace_several_redis(plugin: Plugin, desk: PoolDesk, redis_dsn: str) -> None:
     desk.apply(build_pool("letters", redis={"url": NOWHERE}))
     assert "name one pool" in plugin.refused("queues", f"--redis-url={redis_dsn}")
     assert {line["source"] for line in plugin.json("top", f"--redis-url={redis_dsn}")} == {"status"}
     assert plugin.json("queues", "letters", f"--redis-url={redis_dsn}")[0]["due"] == 0
 
 
-def test_without_a_cluster_the_command_says_what_to_name(plugin: Plugin, tmp_path: Path) -> None:
+def test_without_a_cluster_the_command_says_what_is_missing(plugin: Plugin, tmp_path: Path) -> None:
     nowhere = replace(plugin, cluster=Cluster(tmp_path / "missing", plugin.cluster.kubectl_program))
     assert f"there is no kubeconfig {tmp_path / 'missing'}" in nowhere.refused("top")
     (tmp_path / "broken").write_text("- no\n- kubeconfig")
@@ -463,7 +462,7 @@ def test_a_cluster_without_the_definition_says_so(control_plane: Cluster, plugin
         pytest.skip("only for a control plane of our own: all pools go with the definition")
     control_plane.kubectl("delete", "crd", CRD_NAME, "--timeout=30s")
     try:
-        assert "This cluster knows no RRQWorkerPool" in plugin.refused("top")
-        assert "This cluster knows no RRQWorkerPool" in plugin.refused("pause", "emails")
+        assert "This cluster has no definition of RRQWorkerPool" in plugin.refused("top")
+        assert "This cluster has no definition of RRQWorkerPool" in plugin.refused("freeze", "emails")
     finally:
         install_pool_definition(control_plane)

@@ -1,4 +1,4 @@
-"""What `kubectl rrq` prints, and how it finds a way to Redis: the parts that ask nobody."""
+"""What `kubectl rrq` prints and advises, without a cluster or a Redis."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_figures_of_the_status_are_marked() -> None:
     assert top_json(build_line(pool, figures, NOW))["source"] == "status"
 
 
-def test_what_nobody_knows_is_a_dash_and_no_zero() -> None:
+def test_an_unknown_number_is_a_dash_and_not_zero() -> None:
     row = row_of(seen(), PoolFigures({}, "Redis is away."))
     assert [row[name] for name in ("Due", "Oldest", "Busy", "Ready")] == ["-", "-", "-", "-/-"]
 
@@ -66,12 +66,12 @@ def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     assert total == QueueFigures(None, None, None, 5.0, 3)
 
 
-def test_the_same_trouble_is_told_once() -> None:
+def test_the_same_trouble_is_noted_once() -> None:
     away = PoolFigures({}, "Redis is away.")
     assert len(describe_sources([away, away, PoolFigures({"mail": QueueFigures(0, 0, 0, None, 0)})])) == 1
 
 
-def test_pools_of_several_namespaces_are_shown_with_theirs() -> None:
+def test_pools_of_several_namespaces_are_shown_with_their_namespace() -> None:
     pool = seen()
     table = build_queue_table([(pool, "default", QueueFigures(1, 0, 0, 2.0, 0, 3))], with_namespace=True)
     assert table.rows == [("default", "shop/emails", "1", "0", "0", "2.0s", "0", "3")]
@@ -101,13 +101,13 @@ def test_a_pool_that_this_version_cannot_read_is_still_listed() -> None:
             "rediss://redis.data.svc.a.b",
             "data svc/redis 6379` and pass --redis-url rediss://127.0.0.1:6379/0",
         ),
-        ("redis://10.0.0.7:6379/0", "Run this where it can be reached"),
-        ("redis://cache.example.com/0", "Run this where it can be reached"),
-        ("redis+sentinel://one:26379,two:26379/main/0", "Run this where it can be reached"),
-        ("unix:///run/redis.sock", "Run this where it can be reached"),
+        ("redis://10.0.0.7:6379/0", "Run this where Redis can be reached"),
+        ("redis://cache.example.com/0", "Run this where Redis can be reached"),
+        ("redis+sentinel://one:26379,two:26379/main/0", "Run this where Redis can be reached"),
+        ("unix:///run/redis.sock", "Run this where Redis can be reached"),
     ],
 )
-def test_the_way_to_a_redis_is_told_by_its_host(url: str, advice: str) -> None:
+def test_the_advice_on_reaching_redis_depends_on_its_host(url: str, advice: str) -> None:
     told = build_forward_advice(url, "shop")
     assert advice in told
     assert "secret" not in told
@@ -123,7 +123,7 @@ def test_the_way_to_a_redis_is_told_by_its_host(url: str, advice: str) -> None:
         ("redis://127.0.0.1:no", "redis://u:p@redis/0", "redis://127.0.0.1:no"),
     ],
 )
-def test_a_detour_takes_the_password_of_the_pool_unless_it_has_one(given: str, own: str, used: str) -> None:
+def test_a_given_url_gets_the_password_of_the_pool_unless_it_has_one(given: str, own: str, used: str) -> None:
     assert add_credentials(given, own) == used
 
 
@@ -132,10 +132,13 @@ def test_a_detour_takes_the_password_of_the_pool_unless_it_has_one(given: str, o
     [
         ("pause emails --queue mail --function send", "choose one"),
         ("resume emails --workers --queue mail", "choose one"),
-        ("pause emails --reason why", "--reason goes with --workers, --queue or --function."),
-        ("limit emails set --concurrency 5", "set and remove take --queue or --function"),
-        ("limit emails --queue mail", "list takes none"),
-        ("limit emails remove --queue mail --rate 3", "What the limit is goes with set."),
+        ("pause emails", "To keep the size of the pool, type `kubectl rrq freeze emails`."),
+        ("pause emails -n shop --reason why", "type `kubectl rrq freeze -n shop emails`."),
+        ("resume emails", "type `kubectl rrq unfreeze emails`."),
+        ("pause emails", "Choose what to pause: --workers, --queue NAME or --function NAME."),
+        ("limit emails set --concurrency 5", "set and remove need --queue or --function"),
+        ("limit emails --queue mail", "list has no target"),
+        ("limit emails remove --queue mail --rate 3", "The options of a limit are for set."),
         ("limit emails set --queue mail --rate 3 --json", "--json is for list."),
         ("limit emails set --workers --rate 3", "No such option"),
         ("disable emails", "Missing option '--function'"),
@@ -144,7 +147,7 @@ def test_a_detour_takes_the_password_of_the_pool_unless_it_has_one(given: str, o
         ("audit emails --limit 0", "not in the range"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(words: str, complaint: str) -> None:
+def test_options_that_make_no_sense_are_a_usage_error(words: str, complaint: str) -> None:
     result = CliRunner().invoke(rrq, words.split())
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr

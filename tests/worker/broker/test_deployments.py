@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from certificates import make_certificates
+from embedded_sentinel import EmbeddedSentinel
 from fleet import all_done, running_worker
 from proxy import RedisProxy
 from rrq.client import JobRequest, RRQClient
-from rrq.embedded import EmbeddedRedis, EmbeddedSentinel
 from rrq.exc import RedisUnavailable, SettingsError
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
@@ -22,6 +22,8 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from rrq.embedded import EmbeddedRedis
 
 
 async def double(ctx: dict[str, Any], number: int) -> int:

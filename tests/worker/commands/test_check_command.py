@@ -56,7 +56,7 @@ async def test_without_workers_it_fails(cli: CommandLine) -> None:
     assert json.loads(result.stdout)["healthy"] is False
 
 
-async def test_old_workers_count_and_are_pointed_out(cli: CommandLine, store: JobStore) -> None:
+async def test_rrq_0_7_workers_count_and_are_noted(cli: CommandLine, store: JobStore) -> None:
     health = {
         "worker_id": "old-1",
         "status": "polling",
@@ -92,7 +92,7 @@ async def test_a_broken_health_record_is_still_a_worker(cli: CommandLine, store:
         assert "TTL: no expiry" in shown
 
 
-async def test_risks_of_the_server_are_told(make_redis: Callable[..., EmbeddedRedis]) -> None:
+async def test_risks_of_the_server_are_shown(make_redis: Callable[..., EmbeddedRedis]) -> None:
     server = make_redis(extra_args=("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"))
     result = await CommandLine(server.dsn).run("check")
     assert "WARNING: Redis may evict jobs" in result.stderr
@@ -100,7 +100,7 @@ async def test_risks_of_the_server_are_told(make_redis: Callable[..., EmbeddedRe
     assert any("evict" in risk for risk in json.loads(result.stdout)["risks"])
 
 
-async def test_a_server_that_hides_its_settings_is_no_failure(own_redis: EmbeddedRedis) -> None:
+async def test_a_server_that_hides_its_settings_passes(own_redis: EmbeddedRedis) -> None:
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     await start_worker(store)
     await ask(store, "ACL", "SETUSER", "probe", "on", "nopass", "~*", "+@all", "-info")

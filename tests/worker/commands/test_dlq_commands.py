@@ -86,14 +86,14 @@ async def test_a_missing_completion_time_counts_as_oldest_and_expired_jobs_are_c
     found = await cli.json("dlq", "list")
     assert [job["id"] for job in found["jobs"]] == ["job-1", "job-2", "job-3"]
     result = await cli.run("dlq", "list", "--max-scan", "2")
-    assert "only 2 jobs were looked at" in result.stderr
+    assert "only 2 jobs were read" in result.stderr
     assert (await cli.json("dlq", "stats", "--max-scan", "2"))["complete"] is False
 
     await store.redis.delete("rrq:job:job-1")
     result = await cli.run("dlq", "list")
     assert "Showing 1-2 of 2 jobs" in result.stdout
     assert "1 entries are not shown because their jobs have expired" in result.stderr
-    assert "of 1 entries only the id is left" in (await cli.run("dlq", "stats")).stderr
+    assert "1 entries are only ids" in (await cli.run("dlq", "stats")).stderr
     done = await cli.json("dlq", "requeue", "--all", "--limit", "1")
     assert (done["requeued"], done["dropped"], done["job_ids"]) == (1, 1, ["job-2"])
 
@@ -203,7 +203,7 @@ async def test_a_dry_run_changes_nothing(
     assert (await cli.json("dlq", "requeue", "--all", "--dry-run"))["requeued"] == 0
 
 
-async def test_requeueing_all_drops_what_has_expired_and_leaves_new_lives_alone(
+async def test_requeueing_all_removes_expired_entries_and_skips_ids_that_were_enqueued_again(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await bury(client, quick, registry, "gone", "again", "job-3")
@@ -214,8 +214,8 @@ async def test_requeueing_all_drops_what_has_expired_and_leaves_new_lives_alone(
     await store.redis.delete("rrq:job:gone")
     result = await cli.run("dlq", "requeue", "--all")
     assert "Successfully requeued 1 jobs" in result.stdout
-    assert "1 were left alone" in result.stderr
-    assert "1 entries were dropped" in result.stderr
+    assert "1 were skipped, because they were enqueued again" in result.stderr
+    assert "1 entries were removed" in result.stderr
     assert await dead_letters(store) == []
     assert not await is_queued(store, "again")
 
@@ -224,7 +224,10 @@ async def test_dead_letters_are_deleted_for_good_after_a_question(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await bury(client, quick, registry, "job-1", "mail/job-2", "job-3", "job-4")
-    assert await cli.refused("dlq", "delete") == "ERROR: Say which: ids, --queue, --function, or --all."
+    assert (
+        await cli.refused("dlq", "delete")
+        == "ERROR: Choose the jobs with ids, --queue, --function, or --all."
+    )
     assert await cli.ok("dlq", "delete", "--all", "--dry-run") == "DRY RUN: Would delete 4 jobs\n"
     result = await cli.run("dlq", "delete", "--all", answer="n\n")
     assert "Delete 4 jobs of DLQ default for good?" in result.stderr
@@ -267,16 +270,18 @@ async def test_a_dead_letter_gets_new_arguments_and_runs(
     assert result.result == "order 8 at 3"
 
 
-async def test_an_edited_letter_that_is_queued_already_is_left_alone(
+async def test_an_edited_letter_that_is_queued_already_is_not_requeued(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await bury(client, quick, registry, "job-1")
     await store.add_job_to_queue("default", "job-1", 7)
     complaint = await cli.refused("dlq", "edit", "job-1", "--args", "[]", "--requeue")
-    assert complaint.endswith("has new arguments, but was enqueued anew meanwhile: it was left alone")
+    assert complaint.endswith(
+        "has new arguments, but was not requeued: it was enqueued again in the meantime"
+    )
 
 
-async def test_what_is_no_dead_letter_is_not_edited(
+async def test_only_dead_letters_are_edited(
     cli: CommandLine, client: RRQClient, store: JobStore, quick: RRQSettings, registry: JobRegistry
 ) -> None:
     await client.enqueue("fail", "order 7", _job_id="waiting")
@@ -289,6 +294,6 @@ async def test_what_is_no_dead_letter_is_not_edited(
     await bury(client, quick, registry, "broken")
     await store.redis.hset("rrq:job:broken", "job_args", "{broken")
     complaint = await cli.refused("dlq", "edit", "broken", "--kwargs", "{}")
-    assert complaint == "What is stored for job 'broken' cannot be read; give --args too"
+    assert complaint == "The stored arguments of job 'broken' cannot be read; give --args too"
     await store.redis.hdel("rrq:job:broken", "job_args")
     assert (await cli.json("dlq", "edit", "broken", "--kwargs", '{"reason": "x"}'))["job_args"] == []

@@ -1,4 +1,4 @@
-"""`rrq pause`, `limit`, `flow` and `audit`: hold jobs back at run time, see what holds them, and who did it."""
+"""`rrq pause`, `limit`, `flow` and `audit`: block jobs at run time, see what blocks them, and who did it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 # Pauses
 
 
-async def test_a_paused_queue_stands_still_until_it_is_resumed(cli: CommandLine, store: JobStore) -> None:
-    assert await cli.ok("flow") == "Nothing is paused, limited or held back\n"
+async def test_a_paused_queue_starts_no_job_until_it_is_resumed(cli: CommandLine, store: JobStore) -> None:
+    assert await cli.ok("flow") == "Nothing is paused, limited or blocked\n"
     worker = await start_worker(store)
     await enqueue(store, "1")
     assert " now " in await cli.ok("queue", "list")
     said = await cli.ok("pause", "queue:default", "--reason", "the mail server is down", "--as", "ada")
     assert (
-        said == "queue:default is paused: nobody starts a job of it. `rrq resume queue:default` ends that.\n"
+        said
+        == "queue:default is paused: workers start no job of it. To undo it: `rrq resume queue:default`.\n"
     )
     assert await worker.take() == []
-    assert " held back " in await cli.ok("queue", "list")
-    assert (await cli.json("queue", "list"))[0]["held"] == 1
-    assert await cli.ok("resume", "queue:default", "--as", "bob") == "queue:default goes on.\n"
+    assert " blocked " in await cli.ok("queue", "list")
+    assert (await cli.json("queue", "list"))[0]["blocked"] == 1
+    assert await cli.ok("resume", "queue:default", "--as", "bob") == "queue:default is resumed.\n"
     assert ids(await worker.take()) == ["1"]
     assert await cli.ok("resume", "queue:default") == "queue:default was not paused.\n"
 
@@ -49,7 +50,7 @@ async def test_a_pool_and_a_function_are_paused_too(cli: CommandLine, store: Job
     assert "its workers start no job" in await cli.ok("pause", "pool:shop/emails")
     assert (await inside.claim()).code is ClaimCode.PAUSED
     await cli.ok("resume", "pool:shop/emails")
-    assert "new ones are still taken" in await cli.ok("pause", "function:greet")
+    assert "producers may still enqueue new ones" in await cli.ok("pause", "function:greet")
     assert await inside.take() == []
     assert await cli.json("resume", "function:greet") == {
         "target": "function:greet",
@@ -63,15 +64,17 @@ async def test_a_disabled_function_refuses_producers_until_it_is_enabled(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     said = await cli.ok("disable", "add", "--reason", "charges twice")
-    assert said.endswith("and new ones are refused. `rrq enable add` ends that.\n")
+    assert said.endswith("and producers cannot enqueue new ones. To undo it: `rrq enable add`.\n")
     with pytest.raises(FunctionDisabled):
         await client.enqueue("add")
     assert (await store.read_flow()).pauses["function:add"].reason == "charges twice"
-    assert await cli.ok("enable", "function:add") == "function:add goes on.\n"
+    assert await cli.ok("enable", "function:add") == "function:add is resumed.\n"
     assert await client.enqueue("add") is not None
 
 
-async def test_a_queue_that_nobody_knows_is_paused_with_a_question(cli: CommandLine, store: JobStore) -> None:
+async def test_pausing_an_unknown_queue_asks_whether_its_name_is_right(
+    cli: CommandLine, store: JobStore
+) -> None:
     result = await cli.run("pause", "queue:emials")
     assert result.exit_code == 0
     assert (
@@ -88,7 +91,7 @@ async def test_what_cannot_be_paused_is_refused(cli: CommandLine) -> None:
     assert (await cli.run("pause", "queue:default", "--as", " ")).exit_code == 2, "the audit needs a name"
 
 
-async def test_the_audit_names_whoever_is_logged_in(
+async def test_the_audit_names_the_user_who_is_logged_in(
     cli: CommandLine, store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody() -> str:
@@ -104,24 +107,24 @@ async def test_the_audit_names_whoever_is_logged_in(
 # Limits
 
 
-async def test_a_limit_is_set_listed_and_taken_back(cli: CommandLine, store: JobStore) -> None:
+async def test_a_limit_is_set_listed_and_removed(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "1", "2", "3")
     said = await cli.ok("limit", "set", "function:greet", "--concurrency", "1", "--as", "ada")
-    assert said == "function:greet: 1 at once. `rrq limit remove function:greet` takes that back.\n"
+    assert said == "function:greet: 1 at once. To undo it: `rrq limit remove function:greet`.\n"
     assert ids(await worker.take(10)) == ["1"]
     lines = (await cli.ok("limit", "list")).splitlines()
     assert lines[1].split("  ")[0] == "Target"
     assert lines[2].split() == ["function:greet", "1", "at", "once", "hand", "1", "2"]
     (listed,) = await cli.json("limit", "list")
-    assert (listed["running"], listed["waiting"], listed["overridden"]) == (1, 2, True)
+    assert (listed["running"], listed["blocked"], listed["overridden"]) == (1, 2, True)
     assert listed["limit"]["concurrency"] == 1
     assert await cli.ok("limit", "remove", "function:greet") == "function:greet: no limit holds.\n"
     assert ids(await worker.take(10)) == ["2", "3"]
     assert await cli.ok("limit", "list") == "No limits\n"
 
 
-async def test_every_part_of_a_limit_can_be_said(cli: CommandLine, store: JobStore) -> None:
+async def test_every_part_of_a_limit_can_be_set(cli: CommandLine, store: JobStore) -> None:
     words = {
         "concurrency": 5,
         "per-key": 1,
@@ -139,7 +142,7 @@ async def test_every_part_of_a_limit_can_be_said(cli: CommandLine, store: JobSto
     )
 
 
-async def test_what_the_application_declares_is_shown_below_what_hides_it(
+async def test_a_declared_limit_is_shown_below_the_one_that_overrides_it(
     cli: CommandLine, store: JobStore
 ) -> None:
     await store.publish_limits("shop", {"queue:default": Limit(concurrency=8)})
@@ -150,9 +153,9 @@ async def test_what_the_application_declares_is_shown_below_what_hides_it(
     assert "8 at once" in lines[3]
     assert "application, overridden" in lines[3]
     said = await cli.ok("limit", "remove", "queue:rrq:queue:default")
-    assert "its application's limit holds: 8 at once." in said
+    assert "the limit of its application holds: 8 at once." in said
     said = await cli.ok("limit", "remove", "queue:default")
-    assert said.startswith("queue:default had no limit set by hand; its application's limit holds")
+    assert said.startswith("queue:default had no limit set by hand; the limit of its application holds")
 
 
 async def test_a_limit_that_cannot_be_kept_is_refused(cli: CommandLine, store: JobStore) -> None:
@@ -174,7 +177,7 @@ async def test_a_limit_that_cannot_be_kept_is_refused(cli: CommandLine, store: J
 # One view
 
 
-async def test_one_view_shows_what_holds_jobs_back(cli: CommandLine, store: JobStore) -> None:
+async def test_flow_shows_what_blocks_jobs(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store)
     await cli.ok("pause", "queue:mail", "--reason", "the mail server is down", "--as", "ada")
     await cli.ok("limit", "set", "function:greet", "--per-key", "1", "--key", "tenant")
@@ -182,20 +185,20 @@ async def test_one_view_shows_what_holds_jobs_back(cli: CommandLine, store: JobS
         await enqueue(store, str(number), kwargs_json='{"tenant": "acme"}')
     await worker.take(10)
     shown = await cli.ok("flow")
-    assert shown.index("Paused\n") < shown.index("Limits\n") < shown.index("Waiting Jobs\n")
+    assert shown.index("Paused\n") < shown.index("Limits\n") < shown.index("Blocked Jobs\n")
     for words in ("queue:mail", "paused", "ada", "the mail server is down", "1 at once per tenant"):
         assert words in shown
     assert "function:greet for key 'acme'  2" in shown
     seen = await cli.json("flow")
-    assert seen["parked"] == {"k:greet:acme": 2}
-    assert (seen["pauses"][0]["by"], seen["limits"][0]["waiting"]) == ("ada", 2)
+    assert seen["blocked"] == {"k:greet:acme": 2}
+    assert (seen["pauses"][0]["by"], seen["limits"][0]["blocked"]) == ("ada", 2)
 
 
 # Who did it
 
 
 async def test_everything_done_here_is_audited_newest_first(cli: CommandLine) -> None:
-    assert await cli.ok("audit") == "Nobody has done anything yet\n"
+    assert await cli.ok("audit") == "The audit has no entries\n"
     await cli.ok("pause", "queue:mail", "--as", "ada", "--reason", "down")
     await cli.ok("limit", "set", "queue:mail", "--rate", "5", "--as", "bob")
     await cli.ok("resume", "queue:mail", "--as", "cyd")
@@ -210,10 +213,10 @@ async def test_everything_done_here_is_audited_newest_first(cli: CommandLine) ->
     assert [(entry["actor"], entry["action"]) for entry in entries] == [("cyd", "resume")]
 
 
-# What a quiet queue makes one forget
+# Pauses and limits that explain a quiet queue
 
 
-async def test_a_check_tells_what_is_paused_and_limited(
+async def test_a_check_shows_what_is_paused_and_limited(
     cli: CommandLine, store: JobStore, settings: RRQSettings, registry: JobRegistry, client: RRQClient
 ) -> None:
     await start_worker(store)
@@ -227,12 +230,10 @@ async def test_a_check_tells_what_is_paused_and_limited(
     assert result.exit_code == 0
     assert "Note: queue:mail is paused by ada since 2" in result.stderr
     assert ": down.\n" in result.stderr
-    assert (
-        "Note: 1 limit(s) are set and 1 due job(s) wait for a limit or a pause; `rrq flow`" in result.stderr
-    )
+    assert "Note: 1 limit(s) are set, and limits and pauses block 1 due job(s); `rrq flow`" in result.stderr
     report = await cli.json("check")
     assert [entry["target"] for entry in report["paused"]] == ["queue:mail"]
-    assert (report["limits"], report["parked"]) == (1, 1)
+    assert (report["limits"], report["blocked"]) == (1, 1)
 
 
-# Foreign hands
+# Data that no version of RRQ wrote

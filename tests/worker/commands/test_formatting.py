@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rrq.commands.formatting import (
-    as_strict_json,
     format_duration,
     format_value,
     printable,
 )
 from rrq.commands.output import print_json
 from rrq.commands.refusal import Refusal
+from rrq.runtime.escaping import as_strict_json
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_durations_have_two_units_at_most(seconds: float | None, text: str) -> N
     assert format_duration(seconds) == text
 
 
-def test_control_characters_are_spelled_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("plain ü 漢") == "plain ü 漢"
     assert printable("a\tb\nc\x1b[0m\ud800\x9b") == "a b c\\x1b[0m\\ud800\\x9b"
 
@@ -40,7 +40,7 @@ def test_json_has_no_infinities() -> None:
     assert as_strict_json({1: [float("nan"), (1.5, float("-inf"))]}) == {"1": ["nan", [1.5, "-inf"]]}
 
 
-def test_data_that_is_nested_too_deeply_is_told() -> None:
+def test_data_that_is_nested_too_deeply_is_refused() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]

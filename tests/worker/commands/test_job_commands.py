@@ -74,7 +74,7 @@ async def test_a_job_with_lower_case_status_and_broken_fields_is_still_shown(
 
 
 async def test_a_missing_job_is_named(cli: CommandLine) -> None:
-    told = "Job 'nobody' not found. 'rrq job list' shows those there are; "
+    told = "Job 'nobody' not found. 'rrq job list' lists the stored jobs. "
     for command in ("show", "trace", "replay", "cancel"):
         assert (await cli.refused("job", command, "nobody")).startswith(told)
         assert (await cli.refused("job", command, "nobody", "--json")).startswith(told)
@@ -122,7 +122,7 @@ async def test_a_list_that_stops_early_says_so(cli: CommandLine, client: RRQClie
         await client.enqueue("add")
     result = await cli.run("job", "list", "--max-scan", "400")
     assert "Showing 20 of 400 total jobs" in result.stdout
-    assert "only 400 jobs were looked at" in result.stderr
+    assert "only 400 jobs were read" in result.stderr
     assert (await cli.json("job", "list", "--max-scan", "0"))["total"] == 450
 
 
@@ -160,7 +160,7 @@ async def test_a_pending_job_is_cancelled(cli: CommandLine, client: RRQClient, s
     assert complaint == "Can only cancel pending jobs. Job is currently: CANCELLED"
 
 
-async def test_a_job_that_an_old_tool_requeued_is_cancelled_too(
+async def test_a_job_that_rrq_0_7_requeued_is_cancelled_too(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1")
@@ -190,7 +190,7 @@ async def test_a_running_job_is_cancelled_by_its_worker(
 
         await eventually(is_active)
         shown = await cli.ok("job", "cancel", "job-1")
-        assert shown == "Job 'job-1' is running; its worker was told to cancel it\n"
+        assert shown == "Job 'job-1' is running; its worker will cancel it\n"
         await eventually(is_cancelled, message="the worker did not cancel the job")
 
 
@@ -247,7 +247,7 @@ async def test_waiting_jobs_are_cancelled_by_filter_after_a_question(
     assert told == {"queue": "default", "matching": 2, "cancelled": 2, "dry_run": False}
 
 
-async def test_nobody_at_the_keyboard_cancels_nothing_by_filter(
+async def test_without_an_answer_nothing_is_cancelled(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1")
@@ -263,24 +263,24 @@ async def test_jobs_are_cancelled_by_id_or_by_queue(cli: CommandLine) -> None:
 # What keeps a job, and what it belongs to
 
 
-async def test_a_job_tells_what_it_waits_for(
+async def test_a_job_shows_what_blocks_it(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry, store: JobStore
 ) -> None:
     await client.enqueue("add", _job_id="job-1", _limit_key="acme")
     assert "Waits" not in await cli.ok("job", "show", "job-1")
     await store.set_limit("function:add", Limit(concurrency=0))
     await run_burst(settings, registry)
-    assert "\nWaits: limit of f:add (0 at once)\n" in await cli.ok("job", "show", "job-1")
-    assert (await cli.json("job", "show", "job-1"))["waits_for"] == "limit of f:add (0 at once)"
+    assert "\nBlocked By: limit of f:add (0 at once)\n" in await cli.ok("job", "show", "job-1")
+    assert (await cli.json("job", "show", "job-1"))["blocked_by"] == "limit of f:add (0 at once)"
     await store.set_pause("function:add", "paused", "ada", "why not")
     shown = await cli.ok("job", "show", "job-1")
-    assert "\nWaits: function:add is paused by ada since 2" in shown
+    assert "\nBlocked By: function:add is paused by ada since 2" in shown
     assert ": why not\n" in shown
     await store.set_pause("queue:default", "paused", "bob")
-    assert "\nWaits: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
+    assert "\nBlocked By: queue:default is paused by bob since 2" in await cli.ok("job", "show", "job-1")
 
 
-async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
+async def test_a_job_shows_its_progress_its_cursor_and_its_attempts(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     async def count(ctx: JobContext) -> None:
@@ -303,7 +303,7 @@ async def test_a_job_tells_its_progress_its_cursor_and_its_attempts(
     assert [attempt["outcome"] for attempt in described["attempts"]] == ["retry"]
 
 
-async def test_a_job_tells_its_chain_and_its_batch(
+async def test_a_job_shows_its_chain_and_its_batch(
     cli: CommandLine, client: RRQClient, settings: RRQSettings, registry: JobRegistry
 ) -> None:
     batch = await client.enqueue_batch([JobRequest("add", job_id="job-0")])
@@ -319,7 +319,7 @@ async def test_a_job_tells_its_chain_and_its_batch(
     assert "\nFollows Job: first\n" in shown
 
 
-async def test_a_batch_tells_how_far_it_has_come(
+async def test_a_batch_shows_how_many_of_its_jobs_have_ended(
     cli: CommandLine, client: RRQClient, quick: RRQSettings, registry: JobRegistry
 ) -> None:
     requests = [JobRequest("add"), JobRequest("fail"), JobRequest("add", queue_name="slow")]
@@ -327,7 +327,7 @@ async def test_a_batch_tells_how_far_it_has_come(
     await run_burst(quick, registry)
     shown = await cli.ok("batch", "show", batch.batch_id)
     assert shown.splitlines()[2:] == [
-        "State: under way",
+        "State: in progress",
         "Jobs: 3",
         "Not Ended: 1",
         "Failed or Cancelled: 1",
@@ -363,7 +363,7 @@ async def test_the_timeline_of_a_failed_job_is_in_time_order(
     assert trace["total_duration_seconds"] > 0
 
 
-async def test_the_timeline_tells_how_each_attempt_ended(cli: CommandLine, store: JobStore) -> None:
+async def test_the_timeline_shows_how_each_attempt_ended(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "job-1")
     await worker.finish(back(await worker.take_one()))
@@ -389,7 +389,7 @@ async def test_the_timeline_tells_how_each_attempt_ended(cli: CommandLine, store
     assert times == sorted(times)
 
 
-async def test_retries_that_nobody_wrote_down_are_listed_by_number(cli: CommandLine, store: JobStore) -> None:
+async def test_retries_without_a_stored_time_are_listed_by_number(cli: CommandLine, store: JobStore) -> None:
     fields = {"status": "RETRYING", "current_retries": "3", "last_error": "busy"}
     await store.redis.hset("rrq:job:old", mapping=fields)  # type: ignore[arg-type]  # dict is invariant
     trace = await cli.json("job", "trace", "old")

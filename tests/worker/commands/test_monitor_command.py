@@ -36,7 +36,7 @@ async def test_a_snapshot_shows_everything(
     await store.set_worker_health("old-1", {"status": "running", "active_jobs": 2, "queues": ["mail"]}, 60)
     shown = await cli.ok("monitor")
     assert "1 jobs due, 2 running on 4 workers, 1 dead letters" in shown.splitlines()[0]
-    for line in ("Queues", "Workers", "Pools", "Dead Letters: 1"):
+    for line in ("Queues", "Workers", "Pods", "Dead Letters: 1"):
         assert f"\n\n{line}\n" in shown
     assert "RRQ 0.7" in shown
     assert "no such order" in shown
@@ -68,7 +68,7 @@ async def test_a_snapshot_shows_served_or_chosen_queues(
     assert set(seen["queues"]) == {"one", "two"}
 
 
-async def test_lost_workers_and_expired_dead_letters_are_told(cli: CommandLine, store: JobStore) -> None:
+async def test_lost_workers_and_expired_dead_letters_are_shown(cli: CommandLine, store: JobStore) -> None:
     await start_worker(store, "worker-a")
     await end_lease(store, "worker-a")
     for number in range(12):
@@ -101,8 +101,8 @@ async def test_in_a_terminal_it_is_live_and_follows_the_size_of_the_window_until
         screen.forget()
         await eventually(lambda: 70 < _widest(screen) <= 140)
         screen.resize(30, 70)
-        # A picture that was drawn for the old size may still be on its way: forget until one fits.
-        await eventually(lambda: _fits(screen, 70), message="the picture did not become smaller")
+        # The terminal may still show an update for the old size: forget until one fits.
+        await eventually(lambda: _fits(screen, 70), message="the tables did not become narrower")
         await shows(screen, "more not shown")
         assert _widest(screen) <= 70
         screen.press_ctrl_c()
@@ -122,14 +122,14 @@ def _widest(screen: Terminal) -> int:
     return max((len(line) for line in screen.text.splitlines()), default=0)
 
 
-async def test_it_starts_before_redis_does_and_survives_its_death_and_its_silence(
+async def test_it_starts_before_redis_and_survives_its_crash_and_its_silence(
     own_redis: EmbeddedRedis,
 ) -> None:
     own_redis.kill()
     # A command that Redis leaves without an answer would hold up a signal for so long.
     environment = {"RRQ_REDIS_DSN": own_redis.dsn, "RRQ_REDIS_SOCKET_TIMEOUT_SECONDS": "90"}
     with terminal(environment, "monitor", "--refresh", "0.1", columns=200) as screen:
-        await shows(screen, "No picture since")
+        await shows(screen, "No update since")
         own_redis.start()
         async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:
             await client.enqueue("add", _queue_name="mail")

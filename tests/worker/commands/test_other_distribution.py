@@ -59,6 +59,6 @@ async def test_a_worker_warns_once_and_runs(crowded: CommandLine) -> None:
     assert told.count(WARNING) == 1
 
 
-async def test_nothing_is_said_where_there_is_no_other(cli: CommandLine) -> None:
+async def test_without_another_distribution_nothing_is_printed(cli: CommandLine) -> None:
     assert await finish(cli.process("--version")) == (f"rrq, version {rrq.__version__}\n", "")
     assert "another project" not in (await cli.run("check")).output

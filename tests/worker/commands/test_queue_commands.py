@@ -50,7 +50,7 @@ async def test_an_empty_queue_that_is_served_is_shown_on_request(
     assert "Total: 1 queues, 0 pending jobs" in shown
 
 
-async def test_a_queue_of_nothing_but_orphaned_jobs_is_listed(cli: CommandLine, store: JobStore) -> None:
+async def test_a_queue_with_only_orphaned_jobs_is_listed(cli: CommandLine, store: JobStore) -> None:
     worker = await start_worker(store, queues=("mail",))
     await enqueue(store, "1", "2", queue_name="mail")
     await worker.take(2)
@@ -81,14 +81,14 @@ async def test_statistics_come_from_real_jobs(
     assert stats["completed_per_minute"] > 0
 
 
-async def test_statistics_say_when_they_have_not_seen_everything(
+async def test_statistics_say_when_they_have_not_read_everything(
     cli: CommandLine, client: RRQClient, store: JobStore
 ) -> None:
     for number in range(6):
         await client.enqueue("add", _job_id=f"job-{number}")
     await store.redis.lpush("rrq:dlq:default", "a", "b", "c", "d", "e", "f")
     result = await cli.run("queue", "stats", "--max-scan", "5")
-    assert "only 5 jobs were looked at" in result.stderr
+    assert "only 5 jobs were read" in result.stderr
     assert (await cli.json("queue", "stats", "--max-scan", "5"))["complete"] is False
     assert (await cli.json("queue", "stats", "--max-scan", "0"))["complete"] is True
 
@@ -124,11 +124,11 @@ async def test_entries_without_a_job_and_odd_scores_are_shown(cli: CommandLine, 
 async def test_a_queue_that_was_never_used_is_not_found(cli: CommandLine) -> None:
     assert await cli.refused("queue", "inspect", "mail") == (
         "Queue 'mail' not found. It has no jobs, and no worker has served it. "
-        "'rrq queue list --show-empty' shows those there are."
+        "'rrq queue list --show-empty' lists all queues."
     )
 
 
-async def test_another_key_prefix_is_another_world(
+async def test_another_key_prefix_shares_nothing(
     cli: CommandLine, client: RRQClient, settings: RRQSettings
 ) -> None:
     await client.enqueue("add")

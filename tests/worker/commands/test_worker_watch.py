@@ -129,7 +129,7 @@ async def test_changed_settings_and_code_take_effect(
         assert "output.log" not in watched.printed
 
         application.write_text("this is no Python\n")
-        await watched.prints("watched_application.py changed, restarting the worker.")
+        await watched.prints("watched_application.py changed; restarting the worker.")
         await watched.prints("ERROR: Unexpected error processing settings object")
         await watched.prints("The worker ended with exit code 1. It starts again when a file changes.")
         write(application, answer="new")
@@ -176,7 +176,7 @@ async def test_a_worker_that_does_not_end_is_killed(
         await result_of(client, "answer")
         watched.process.send_signal(signal.SIGTERM)
         assert await watched.ends() == 0
-        assert "The worker did not end within 0.5 s and is killed." in watched.printed
+        assert "The worker did not end within 0.5 s; killing it." in watched.printed
 
 
 async def test_a_missing_folder_and_settings_without_a_registry_are_refused(cli: CommandLine) -> None:

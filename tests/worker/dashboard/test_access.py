@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 from rrq.dashboard.access import (
-    CONTENT_SECURITY_POLICY,
     SESSION_SECONDS,
-    AccessOptions,
-    AccessPolicy,
     Caller,
     Evidence,
-    Role,
     Session,
     WriteEvidence,
     build_csrf_token,
     build_key,
-    build_policy,
     build_session,
     decide_caller,
-    decide_host,
     decide_sign_in,
     decide_write,
-    find_client,
     name_actor,
 )
+from rrq.dashboard.policy import (
+    AccessOptions,
+    AccessPolicy,
+    Role,
+    build_policy,
+    decide_host,
+    find_client,
+)
+from rrq.dashboard.responses import CONTENT_SECURITY_POLICY
 from rrq.exc import SettingsError
 
 VIEW, ADMIN = "v" * 20, "a" * 20
@@ -62,7 +64,7 @@ def caller(rules: AccessPolicy, peer: str = "127.0.0.1", **evidence: Any) -> Cal
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.1.2.3", "dashboard.example.com"])
-def test_nothing_but_this_machine_is_served_without_a_token_or_a_proxy(host: str) -> None:
+def test_other_addresses_need_a_token_or_a_proxy(host: str) -> None:
     with pytest.raises(
         SettingsError, match=r"--view-token-file or --admin-token-file, or --proxy-user-header"
     ):
@@ -70,12 +72,12 @@ def test_nothing_but_this_machine_is_served_without_a_token_or_a_proxy(host: str
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.9.9.9"])
-def test_this_machine_may_look_without_anything(host: str) -> None:
+def test_clients_on_this_machine_are_viewers_without_a_token(host: str) -> None:
     assert caller(policy(host)) == Caller("anonymous", Role.VIEWER)
 
 
 def test_a_proxy_header_off_the_machine_needs_the_address_of_the_proxy() -> None:
-    with pytest.raises(SettingsError, match="Say with --proxy-from"):
+    with pytest.raises(SettingsError, match="Name the addresses of the proxy with --proxy-from"):
         policy("0.0.0.0", proxy_user_header="X-User")
 
 
@@ -85,19 +87,19 @@ def test_a_proxy_header_off_the_machine_needs_the_address_of_the_proxy() -> None
         ({"admin_token": "short"}, "could be guessed"),
         ({"view_token": ""}, "could be guessed"),
         ({"admin_token": VIEW, "view_token": VIEW}, "the same"),
-        ({"proxy_admins": ["anna"]}, "without --proxy-user-header"),
-        ({"proxy_user_header": "X-User", "proxy_from": ["ten"]}, "no address and no network"),
+        ({"proxy_admins": ["anna"]}, "--proxy-admin needs --proxy-user-header"),
+        ({"proxy_user_header": "X-User", "proxy_from": ["ten"]}, "neither an address nor a network"),
     ],
 )
-def test_options_that_would_leave_a_door_open_are_refused(options: dict[str, Any], complaint: str) -> None:
+def test_unsafe_options_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
         policy(**options)
 
 
-# Who somebody is
+# Who the caller is
 
 
-def test_a_token_gives_its_role_and_nothing_else_does() -> None:
+def test_only_a_valid_token_gives_a_role() -> None:
     rules = policy("0.0.0.0", view_token=VIEW, admin_token=ADMIN)
     assert decide_sign_in(rules, ADMIN) is Role.ADMIN
     assert decide_sign_in(rules, VIEW) is Role.VIEWER
@@ -107,13 +109,13 @@ def test_a_token_gives_its_role_and_nothing_else_does() -> None:
     assert caller(rules) is None
 
 
-def test_an_admin_token_is_only_for_looking_on_a_read_only_server() -> None:
+def test_an_admin_token_gives_a_viewer_on_a_read_only_server() -> None:
     rules = policy(read_only=True, admin_token=ADMIN)
     assert decide_sign_in(rules, ADMIN) is Role.VIEWER
     assert caller(rules, cookie=cookie_of(Role.ADMIN)) == Caller("anna", Role.VIEWER, session_of(Role.ADMIN))
 
 
-def test_an_admin_cookie_is_only_for_looking_where_no_admin_token_is_configured() -> None:
+def test_an_admin_cookie_gives_a_viewer_without_a_configured_admin_token() -> None:
     cookie = cookie_of(Role.ADMIN)
     assert caller(policy(view_token=VIEW), cookie=cookie) == Caller(
         "anna", Role.VIEWER, session_of(Role.ADMIN)
@@ -130,7 +132,7 @@ def test_a_session_ends_with_its_time_and_when_it_is_signed_out() -> None:
     assert decide_caller(rules, KEY, Evidence("127.0.0.1", cookie=cookie), NOW, {"of-anna"}) is None
 
 
-def test_a_session_that_we_did_not_sign_is_none() -> None:
+def test_a_session_with_a_wrong_signature_is_ignored() -> None:
     rules, cookie = policy("0.0.0.0", admin_token=ADMIN), cookie_of(Role.ADMIN)
     for forged in (f"{cookie}0", f"x{cookie}", cookie[:-1], ".", "\udcff.a"):
         assert caller(rules, cookie=forged) is None, forged
@@ -142,7 +144,7 @@ def test_a_new_token_ends_all_sessions(changed: dict[str, str]) -> None:
     assert build_key(policy(**tokens), b"secret") != build_key(policy(**tokens | changed), b"secret")
 
 
-def test_the_proxy_says_who_it_is() -> None:
+def test_a_trusted_proxy_names_the_user() -> None:
     rules = policy(**BEHIND_PROXY)
     assert caller(rules, "10.9.9.9", proxy_user="anna") == Caller("anna", Role.ADMIN)
     assert caller(rules, "10.9.9.9", proxy_user="omar") == Caller("omar", Role.VIEWER)
@@ -153,16 +155,16 @@ def test_the_proxy_says_who_it_is() -> None:
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.7", "::1", "", "127.0.0.1"])
-def test_nobody_else_may_write_the_header_of_the_proxy(peer: str) -> None:
+def test_the_user_header_of_other_peers_is_ignored(peer: str) -> None:
     assert caller(policy(**BEHIND_PROXY), peer, proxy_user="anna") is None
 
 
-def test_behind_a_proxy_nobody_is_anonymous() -> None:
+def test_behind_a_proxy_there_are_no_anonymous_viewers() -> None:
     assert caller(policy(proxy_user_header="X-User")) is None
     assert caller(policy(proxy_user_header="X-User"), proxy_user="omar") == Caller("omar", Role.VIEWER)
 
 
-def test_the_audit_names_role_and_whoever_signed_in() -> None:
+def test_the_audit_has_the_role_and_the_given_name() -> None:
     assert name_actor(" anna\n\x1b[31m ", Role.ADMIN) == "anna[31m (admin token)"
     assert name_actor("", Role.ADMIN) == "admin token"
     assert len(name_actor("x" * 500, Role.ADMIN)) < 120
@@ -195,7 +197,9 @@ def test_the_audit_names_role_and_whoever_signed_in() -> None:
         ("", [], ""),
     ],
 )
-def test_only_a_trusted_proxy_says_for_whom_it_asks(peer: str, forwarded_for: list[str], client: str) -> None:
+def test_forwarded_addresses_count_only_from_a_trusted_proxy(
+    peer: str, forwarded_for: list[str], client: str
+) -> None:
     rules = policy("0.0.0.0", view_token=VIEW, proxy_from=["10.0.0.0/8"])
     assert find_client(rules, peer, forwarded_for) == client
 
@@ -232,7 +236,7 @@ def write(**changes: Any) -> tuple[Caller, str, WriteEvidence]:
     return who, cookie, replace(evidence, **changes)
 
 
-def test_our_own_page_may_act() -> None:
+def test_the_page_of_the_dashboard_may_change_things() -> None:
     assert decide_write(KEY, *write()) is None
     # Browsers from before Sec-Fetch-Site still say where they come from.
     assert decide_write(KEY, *write(fetch_site=None)) is None
@@ -254,13 +258,13 @@ def test_our_own_page_may_act() -> None:
         {"origin": "http://["},
     ],
 )
-def test_another_page_may_not(changes: dict[str, Any]) -> None:
+def test_a_page_of_another_origin_may_not_change_anything(changes: dict[str, Any]) -> None:
     denial = decide_write(KEY, *write(**changes))
     assert denial is not None
     assert denial.status is HTTPStatus.FORBIDDEN
 
 
-def test_the_csrf_token_of_one_person_is_no_use_to_another() -> None:
+def test_a_csrf_token_is_valid_for_one_user_only() -> None:
     _, _, evidence = write()
     omar = Caller("omar", Role.ADMIN)
     assert decide_write(KEY, omar, None, evidence) is not None
@@ -268,12 +272,12 @@ def test_the_csrf_token_of_one_person_is_no_use_to_another() -> None:
     assert decide_write(KEY, omar, None, own) is None
 
 
-def test_who_may_only_look_is_told_so() -> None:
+def test_a_viewer_who_changes_something_is_refused() -> None:
     _, cookie, evidence = write()
     denial = decide_write(KEY, Caller("omar", Role.VIEWER), cookie, evidence)
     assert denial is not None
     assert denial.status is HTTPStatus.FORBIDDEN
-    assert "omar may only look" in denial.reason
+    assert "omar is a viewer here" in denial.reason
     denial = decide_write(KEY, None, None, evidence)
     assert denial is not None
     assert denial.status is HTTPStatus.UNAUTHORIZED

@@ -139,14 +139,14 @@ async def test_the_overview_goes_live_while_jobs_run(
                 assert await page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
 
 
-async def test_an_admin_pauses_a_queue_and_lets_it_go_on(
+async def test_an_admin_pauses_and_resumes_a_queue(
     data: DashboardData, browser: Browser, dashboard: DashboardProcess, store: JobStore
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
         await sign_in(page)
         await go(page, "queues")
         await page.get_by_role("button", name="Pause queue payments").click()
-        await page.get_by_label("Reason, for the others").fill("bank holiday")
+        await page.get_by_label("Reason, for other users").fill("bank holiday")
         await page.get_by_role("button", name="Pause payments").click()
         await page.locator("tr", has_text="payments").get_by_text("paused").wait_for()
         assert (await store.read_flow()).pauses["queue:payments"].reason == "bank holiday"
@@ -160,7 +160,7 @@ async def test_an_admin_pauses_a_queue_and_lets_it_go_on(
         assert "resume" in await newest.inner_text()
 
 
-async def test_a_failed_job_is_found_and_its_story_read(
+async def test_a_failed_job_is_found_with_its_timeline(
     browser: Browser, redis_dsn: str, dashboard: DashboardProcess, client: RRQClient, tmp_path: Path
 ) -> None:
     with Pod(redis_dsn, tmp_path, "--num-workers", "1", app="dashboard_app.settings") as pod:
@@ -178,7 +178,7 @@ async def test_a_failed_job_is_found_and_its_story_read(
             assert "the card of order 4711 has expired" in await row.inner_text()
             await row.get_by_role("link").click()
             await page.get_by_text("Attempt 2: failed for good").wait_for()
-            assert "Attempt 1: failed, to be tried again" in await text_of(page, ".timeline")
+            assert "Attempt 1: failed, to be retried" in await text_of(page, ".timeline")
             assert "in charge_card" in await text_of(page, ".trace pre")
             assert "4711" in await text_of(page, ".value >> nth=0")
             await page.get_by_role("button", name="Hide arguments and result").click()
@@ -205,7 +205,7 @@ async def test_dead_letters_are_requeued_edited_and_deleted_with_their_number(
             await group.locator("td", has_text=re.compile("^3$")).wait_for(timeout=60_000)
             await group.get_by_role("button", name="Requeue").click()
             await page.get_by_role("button", name="Requeue 3 jobs").click()
-            await page.locator(".toast", has_text="3 jobs queued again.").wait_for()
+            await page.locator(".toast", has_text="3 jobs requeued.").wait_for()
             # They fail again, and are back.
             await group.locator("td", has_text=re.compile("^3$")).wait_for(timeout=60_000)
             await group.get_by_role("link").click()
@@ -213,7 +213,7 @@ async def test_dead_letters_are_requeued_edited_and_deleted_with_their_number(
             await page.get_by_role("button", name="Edit and requeue").click()
             await page.get_by_label("Keyword arguments (JSON object)").fill("{")
             await page.get_by_role("button", name="Requeue with these arguments").click()
-            await page.get_by_text("This is no JSON").wait_for()
+            await page.get_by_text("This is not JSON").wait_for()
             await page.get_by_label("Keyword arguments (JSON object)").fill('{"card": "new"}')
             await page.get_by_role("button", name="Requeue with these arguments").click()
             await page.locator(".pill", has_text="done").wait_for(timeout=60_000)
@@ -226,7 +226,7 @@ async def test_dead_letters_are_requeued_edited_and_deleted_with_their_number(
         assert [entry.action for entry in entries] == ["delete", "requeue", "edit", "requeue"]
 
 
-async def test_who_may_only_look_sees_no_action_and_the_server_refuses_them(
+async def test_a_viewer_sees_no_actions_and_the_server_refuses_them(
     data: DashboardData, browser: Browser, dashboard: DashboardProcess, store: JobStore
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
@@ -249,7 +249,7 @@ async def test_who_may_only_look_sees_no_action_and_the_server_refuses_them(
     assert await store.get_job_data_dict("dead-0001") is not None
 
 
-async def test_another_page_cannot_act_in_the_name_of_an_admin(
+async def test_another_site_cannot_act_as_an_admin(
     browser: Browser, dashboard: DashboardProcess, store: JobStore
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
@@ -272,7 +272,7 @@ async def test_another_page_cannot_act_in_the_name_of_an_admin(
     assert (await store.read_flow()).pauses == {}
 
 
-async def test_everything_can_be_reached_by_keys(
+async def test_every_page_can_be_reached_with_the_keyboard(
     data: DashboardData, browser: Browser, dashboard: DashboardProcess
 ) -> None:
     async with open_page(browser, dashboard.url) as page:
@@ -306,7 +306,7 @@ async def test_everything_can_be_reached_by_keys(
         await page.wait_for_timeout(1500)
         assert await page.evaluate("document.activeElement.textContent") == focused
         await page.keyboard.press("Enter")
-        await page.get_by_text("For instance").wait_for()
+        await page.get_by_text("Example").wait_for()
         await page.keyboard.press("ArrowDown")
         await page.keyboard.press("ArrowDown")
         await page.keyboard.press("Enter")
@@ -338,7 +338,7 @@ async def test_a_chosen_theme_stays(browser: Browser, dashboard: DashboardProces
         assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-async def test_whatever_a_job_is_called_or_carries_stays_text(
+async def test_job_data_stays_text_on_the_page(
     browser: Browser, dashboard: DashboardProcess, client: RRQClient, store: JobStore
 ) -> None:
     attack = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -368,7 +368,7 @@ async def test_whatever_a_job_is_called_or_carries_stays_text(
         assert "owned" not in await page.title()
 
 
-async def test_while_redis_is_away_the_last_picture_stays_and_is_grey(
+async def test_without_redis_the_last_data_stays_and_is_grey(
     own_redis: Any, browser: Browser, tmp_path: Path
 ) -> None:
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
@@ -383,6 +383,6 @@ async def test_while_redis_is_away_the_last_picture_stays_and_is_grey(
         await page.locator(".tile", has_text="Dead letters").get_by_text("77").wait_for()
         own_redis.kill()
         await page.get_by_text("Not live.").wait_for()
-        assert "What you see is the picture of" in await text_of(page, ".banner")
+        assert "The page shows the state of" in await text_of(page, ".banner")
         assert await page.locator("main.is-stale").count() == 1
         assert "77" in await text_of(page, ".tile >> nth=5")

@@ -21,7 +21,7 @@ def commands(redis_dsn: str) -> CommandLine:
     return CommandLine(redis_dsn)
 
 
-async def test_it_says_where_it_is_ends_when_told_and_its_sessions_outlive_it(
+async def test_it_prints_its_address_ends_with_a_signal_and_keeps_its_sessions(
     redis_dsn: str, tmp_path: Path
 ) -> None:
     async with DashboardProcess(redis_dsn, tmp_path) as dashboard, browse(dashboard.url) as browser:
@@ -40,7 +40,7 @@ async def test_it_says_where_it_is_ends_when_told_and_its_sessions_outlive_it(
             assert (await browser.ok("session"))["role"] == "admin"
 
 
-async def test_it_starts_while_redis_is_away(tmp_path: Path) -> None:
+async def test_it_starts_without_redis(tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         dsn = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
@@ -54,14 +54,14 @@ async def test_it_starts_while_redis_is_away(tmp_path: Path) -> None:
                 assert answer.status == 503
 
 
-async def test_other_addresses_are_refused_without_a_door(commands: CommandLine) -> None:
+async def test_other_addresses_are_refused_without_a_token_or_a_proxy(commands: CommandLine) -> None:
     line = await commands.refused("dashboard", "--http", "0.0.0.0:0")
-    assert line.startswith("ERROR: The dashboard would show every job to whoever reaches 0.0.0.0.")
+    assert line.startswith("ERROR: The dashboard would show every job to every client that reaches 0.0.0.0.")
     assert "--view-token-file" in line
 
 
-async def test_a_bad_address_or_a_taken_one_is_one_line(commands: CommandLine) -> None:
-    assert "no address to listen on" in await commands.refused("dashboard", "--http", "here")
+async def test_a_bad_or_used_address_is_one_line(commands: CommandLine) -> None:
+    assert "not an address to listen on" in await commands.refused("dashboard", "--http", "here")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = commands.process("dashboard", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
         _, told = process.communicate(timeout=60)
@@ -80,7 +80,7 @@ async def test_a_token_that_cannot_be_read_is_one_line(commands: CommandLine, tm
     assert "secret" not in line
 
 
-async def test_a_session_key_that_others_know_is_refused(commands: CommandLine, tmp_path: Path) -> None:
+async def test_a_session_key_that_others_can_read_is_refused(commands: CommandLine, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("0123456789abcdef" * 4)
     key.chmod(0o640)

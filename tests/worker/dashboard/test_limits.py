@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from dashboard_server import ADMIN_TOKEN, VIEW_TOKEN, Browser, DashboardProcess, browse, serve_dashboard
-from rrq.dashboard.limits import MOST_WRONG_TOKENS, WRONG_TOKEN_SECONDS, Places, WrongTokens
+from rrq.dashboard.limits import MOST_WRONG_TOKENS, WRONG_TOKEN_SECONDS, Quota, WrongTokens
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -36,33 +36,33 @@ async def browser(store: JobStore) -> AsyncIterator[Browser]:
 # Who gives way
 
 
-def test_an_owner_with_too_many_places_gives_up_its_oldest() -> None:
-    places = Places[str](100, 2, lambda _: 0)
+def test_an_owner_above_its_limit_loses_its_oldest_item() -> None:
+    places = Quota[str](100, 2, lambda _: 0)
     assert [places.take("anna", name) for name in ("a", "b", "c", "d")] == [None, None, "a", "b"]
     assert places.take("omar", "e") is None
 
 
-def test_when_all_places_are_taken_the_owner_of_the_most_gives_way() -> None:
-    places = Places[str](4, 100, lambda _: 0)
+def test_at_the_total_limit_the_owner_of_the_most_items_loses_one() -> None:
+    places = Quota[str](4, 100, lambda _: 0)
     for owner, name in (("anna", "a"), ("omar", "b"), ("omar", "c"), ("omar", "d")):
         places.take(owner, name)
     assert places.take("ines", "e") == "b"
     assert len(places) == 4
 
 
-def test_what_has_no_rank_stays_and_the_lowest_rank_goes_first() -> None:
+def test_an_item_without_a_rank_stays_and_the_lowest_rank_leaves_first() -> None:
     ranks = {"answering": None, "stream": 1, "unfinished": 0, "new": 0}
-    places = Places[str](100, 3, ranks.get)
+    places = Quota[str](100, 3, ranks.get)
     for name in ("answering", "stream", "unfinished"):
         places.take("anna", name)
     assert places.take("anna", "new") == "unfinished"
-    busy = Places[str](1, 1, {"new": 0}.get)
+    busy = Quota[str](1, 1, {"new": 0}.get)
     busy.take("anna", "answering")
     assert busy.take("anna", "new") == "new"
 
 
-def test_a_place_that_was_left_twice_is_free_once() -> None:
-    places = Places[str](100, 1, lambda _: 0)
+def test_freeing_an_item_twice_counts_once() -> None:
+    places = Quota[str](100, 1, lambda _: 0)
     places.take("anna", "a")
     assert places.take("anna", "b") == "a"
     places.free("anna", "a")
@@ -84,7 +84,7 @@ def test_wrong_tokens_are_forgotten_after_a_minute() -> None:
 # Tokens
 
 
-async def test_parallel_guesses_are_counted_and_slow_down_only_the_one_who_guesses(browser: Browser) -> None:
+async def test_parallel_guesses_are_counted_and_block_only_the_client_that_guesses(browser: Browser) -> None:
     async def guess(number: int) -> int:
         with contextlib.suppress(aiohttp.ClientError):
             return (await browser.post("sign-in", {"token": f"guess {number}"}))[0]
@@ -129,7 +129,7 @@ async def read_status(client: socket.socket) -> int:
     return 0
 
 
-async def test_what_does_not_end_or_never_begins_is_given_up(
+async def test_requests_that_never_begin_or_end_are_closed(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rrq.dashboard.connections._HEAD_SECONDS", 0.3)
@@ -224,8 +224,8 @@ def read_peak_bytes(pid: int) -> int:
 async def test_the_streams_of_one_viewer_do_not_lock_out_others(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rrq.dashboard.server.MOST_STREAMS", 6)
-    monkeypatch.setattr("rrq.dashboard.server.MOST_STREAMS_PER_SESSION", 4)
+    monkeypatch.setattr("rrq.dashboard.streams.MOST_STREAMS", 6)
+    monkeypatch.setattr("rrq.dashboard.streams.MOST_STREAMS_PER_SESSION", 4)
     async with (
         serve_dashboard(store, **TOKENS) as greedy,
         browse(greedy.url) as second,

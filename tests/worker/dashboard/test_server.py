@@ -83,14 +83,14 @@ async def test_the_page_is_served_with_a_strict_policy(browser: Browser) -> None
         assert answer.status == 304
 
 
-async def test_nothing_but_the_page_can_be_fetched(browser: Browser) -> None:
+async def test_only_files_of_the_page_can_be_fetched(browser: Browser) -> None:
     for path in ("static/../server.py", "static/%2e%2e/server.py", "static/server.py", "static//etc/passwd"):
         async with browser.session.get(f"{browser.url}/{path}") as answer:
             assert answer.status == 404, path
             assert "Content-Security-Policy" in answer.headers
 
 
-async def test_a_foreign_name_that_points_at_this_machine_is_refused(browser: Browser) -> None:
+async def test_an_unknown_host_name_is_refused(browser: Browser) -> None:
     status, body = await browser.get("queues", Host="evil.example")
     assert status == 421
     assert "--public-host evil.example" in body["error"]
@@ -99,13 +99,13 @@ async def test_a_foreign_name_that_points_at_this_machine_is_refused(browser: Br
 # Who may look
 
 
-async def test_who_has_to_sign_in_is_shown_nothing_before(store: JobStore) -> None:
+async def test_nothing_is_shown_before_signing_in(store: JobStore) -> None:
     async with serve_dashboard(store, view_token=VIEW_TOKEN, admin_token=ADMIN_TOKEN) as browser:
         pages = "session queues jobs job?id=1 workers dead-letters dead-letters/1 cron pools live audit controls decisions"
         for path in pages.split():
             assert (await browser.get(path))[0] == 401, path
         status, body = await browser.post("sign-in", {"token": "wrong"})
-        assert (status, body) == (403, {"error": "This token is not known here."})
+        assert (status, body) == (403, {"error": "This token is wrong."})
         await browser.sign_in(VIEW_TOKEN)
         session = await browser.ok("session")
         assert (session["role"], session["actor"]) == ("read-only", "anna (read-only token)")
@@ -143,7 +143,7 @@ async def test_headers_that_make_no_sense_are_refused(browser: Browser) -> None:
         assert 400 <= status < 500, odd
 
 
-async def test_a_proxy_says_who_it_is_and_who_may_act(store: JobStore) -> None:
+async def test_a_proxy_names_the_user_and_admins_may_act(store: JobStore) -> None:
     async with serve_dashboard(store, proxy_user_header="X-User", proxy_admins=["anna"]) as browser:
         assert (await browser.get("session"))[0] == 401
         _, omar = await browser.get("session", **{"X-User": "omar"})
@@ -163,7 +163,7 @@ async def test_a_proxy_says_who_it_is_and_who_may_act(store: JobStore) -> None:
 # Who may act
 
 
-async def test_who_may_only_look_is_refused_every_action(browser: Browser, store: JobStore) -> None:
+async def test_a_viewer_is_refused_every_action(browser: Browser, store: JobStore) -> None:
     await bury(store, "no")
     orders: dict[str, dict[str, Any]] = {
         "pause": {"target": "queue:a", "state": "paused"},
@@ -177,12 +177,12 @@ async def test_who_may_only_look_is_refused_every_action(browser: Browser, store
     for name, order in orders.items():
         status, body = await browser.act(name, **order)
         assert status == 403, name
-        assert "anonymous may only look" in body["error"]
+        assert "anonymous is a viewer here" in body["error"]
     assert await dead_ids(store) == ["0"]
     assert await audited(store) == []
 
 
-async def test_a_read_only_server_takes_no_orders_from_anybody(store: JobStore) -> None:
+async def test_a_read_only_server_refuses_every_action(store: JobStore) -> None:
     async with serve_dashboard(store, admin_token=ADMIN_TOKEN, read_only=True) as browser:
         await browser.sign_in()
         assert (await browser.ok("session"))["role"] == "read-only"
@@ -213,7 +213,7 @@ async def test_a_page_of_another_origin_cannot_act_for_an_admin(admin: Browser, 
 # What it shows
 
 
-async def test_a_sample_comes_every_second_for_everybody_at_once(browser: Browser, store: JobStore) -> None:
+async def test_all_pages_get_the_same_sample_every_second(browser: Browser, store: JobStore) -> None:
     first, *more = await browser.events(3)
     assert first[0] == "history"
     assert [name for name, _ in more] == ["sample", "sample"]
@@ -228,7 +228,7 @@ async def count_calls(store: JobStore) -> Counter[str]:
     return Counter({name.removeprefix("cmdstat_"): figures["calls"] for name, figures in info.items()})
 
 
-async def test_looking_costs_redis_no_more_with_many_pages_open(browser: Browser, store: JobStore) -> None:
+async def test_many_open_pages_cost_redis_no_more_than_one(browser: Browser, store: JobStore) -> None:
     await asyncio.gather(*(browser.events(2) for _ in range(30)))
     before = await count_calls(store)
     await asyncio.gather(*(browser.ok("workers") for _ in range(50)))
@@ -237,7 +237,7 @@ async def test_looking_costs_redis_no_more_with_many_pages_open(browser: Browser
     assert not {"scan", "keys", "hscan", "sscan", "zscan"} & sent.keys()
 
 
-async def test_every_page_shows_what_there_is(data: DashboardData, browser: Browser, store: JobStore) -> None:
+async def test_every_page_shows_its_data(data: DashboardData, browser: Browser, store: JobStore) -> None:
     before = await count_calls(store)
     queues = {row["name"]: row for row in (await browser.ok("queues"))["queues"]}
     assert queues["thumbnails"]["due"] == 128
@@ -265,8 +265,8 @@ async def test_every_list_of_jobs_is_paged_and_can_be_filtered(data: DashboardDa
     async def has_queues() -> bool:
         return bool((await browser.ok("jobs"))["queues"])
 
-    await eventually(has_queues, 30, "the first picture never came")
-    for source, total in {"recent": 180, "running": 30, "queued": 349, "parked": 6, "dead": 77}.items():
+    await eventually(has_queues, 30, "the first snapshot never came")
+    for source, total in {"recent": 180, "running": 30, "queued": 349, "blocked": 6, "dead": 77}.items():
         seen: list[str] = []
         offset = 0
         while offset is not None:
@@ -297,7 +297,7 @@ async def test_one_job_is_shown_with_attempts_arguments_and_traceback(
     assert (await browser.get("job?id=unheard-of"))[0] == 404
 
 
-async def test_hidden_arguments_are_nowhere_and_cannot_be_edited(store: JobStore) -> None:
+async def test_hidden_arguments_are_never_sent_and_cannot_be_edited(store: JobStore) -> None:
     await bury(store, "no")
     async with serve_dashboard(store, hides_values=True, admin_token=ADMIN_TOKEN) as browser:
         await browser.sign_in()
@@ -307,7 +307,7 @@ async def test_hidden_arguments_are_nowhere_and_cannot_be_edited(store: JobStore
         assert "hidden" in body["error"]
 
 
-async def test_odd_things_in_redis_do_not_break_the_page(browser: Browser, store: JobStore) -> None:
+async def test_unexpected_data_in_redis_does_not_break_the_page(browser: Browser, store: JobStore) -> None:
     await store.connection.call("ZADD", "rrq:queue:default", "inf", "far-away")
     await store.connection.call("HSET", "rrq:pools", "shop/odd", "no JSON", "shop/list", "[]")
     await store.connection.call("HSET", "rrq:counters", "done", "many")
@@ -323,7 +323,7 @@ async def test_odd_things_in_redis_do_not_break_the_page(browser: Browser, store
 # What it changes
 
 
-async def test_a_queue_is_paused_and_goes_on_and_the_audit_knows_who_did_it(
+async def test_a_queue_is_paused_and_resumed_and_the_audit_has_the_user(
     admin: Browser, store: JobStore
 ) -> None:
     status, body = await admin.act("pause", target="queue:default", state="paused", reason="too hot")
@@ -362,7 +362,7 @@ NONSENSE: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def test_an_order_that_makes_no_sense_is_refused(admin: Browser, store: JobStore) -> None:
+async def test_an_invalid_action_is_refused(admin: Browser, store: JobStore) -> None:
     await bury(store, "no")
     for name, order in NONSENSE:
         status, told = await admin.act(name, **order)
@@ -376,16 +376,18 @@ async def test_an_order_that_makes_no_sense_is_refused(admin: Browser, store: Jo
             assert answer.status == 400, body
 
 
-async def test_a_group_is_requeued_by_as_many_as_the_admin_was_told(admin: Browser, store: JobStore) -> None:
+async def test_only_as_many_jobs_of_a_group_are_requeued_as_the_admin_confirmed(
+    admin: Browser, store: JobStore
+) -> None:
     await bury(store, "order 1 lost", "order 2 lost", "no such card", "order 3 lost")
     groups = {group["pattern"]: group for group in (await admin.ok("dead-letters"))["groups"]}
     order = {"group": groups["order # lost"]["id"]}
     status, told = await admin.act("requeue-dead-letters", **order, dry_run=True)
     assert (status, told["affected"]) == (200, 3)
     assert await audited(store) == []
-    # The newest has come since somebody looked, and is left alone.
+    # The newest one arrived after the count, and stays.
     status, done = await admin.act("requeue-dead-letters", **order, expected=2)
-    assert (status, done) == (200, {"affected": 2, "words": "2 jobs queued again."})
+    assert (status, done) == (200, {"affected": 2, "words": "2 jobs requeued."})
     assert await dead_ids(store) == ["3", "2"]
     assert await store.get_queued_job_ids("default") == ["0", "1"]
     assert await audited(store) == [("anna (admin token)", "requeue", f"dlq:{DLQ}")]
@@ -406,7 +408,7 @@ async def test_dead_letters_are_deleted_for_good(admin: Browser, store: JobStore
     assert await audited(store) == [("anna (admin token)", "delete", f"dlq:{DLQ}")]
 
 
-async def test_a_dead_letter_is_given_other_arguments(admin: Browser, store: JobStore) -> None:
+async def test_a_dead_letter_is_edited_and_requeued(admin: Browser, store: JobStore) -> None:
     await bury(store, "no")
     order = {"id": "0", "args": "[7]", "kwargs": '{"card": "other"}', "queue": "second-try"}
     status, done = await admin.act("edit-dead-letter", **order)
@@ -429,24 +431,24 @@ async def test_jobs_are_cancelled_one_by_one_and_by_queue_and_function(
     assert (await admin.act("cancel-where", **order, dry_run=True))[1]["affected"] == 2
     status, body = await admin.act("cancel-where", **order, expected=1)
     assert status == 409
-    assert "2 jobs match, more than you were told" in body["error"]
+    assert "2 jobs match by now, more than you confirmed" in body["error"]
     assert (await admin.act("cancel-where", **order, expected=2))[1]["affected"] == 2
     assert await store.get_queued_job_ids("default") == ["0"]
 
 
-async def test_a_running_job_is_stopped_by_its_worker(admin: Browser, store: JobStore) -> None:
+async def test_a_running_job_is_cancelled_by_its_worker(admin: Browser, store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "1")
     await worker.take_one()
     status, done = await admin.act("cancel-job", id="1")
     assert status == 200
-    assert "its worker was told" in done["words"]
+    assert "its worker will cancel it" in done["words"]
 
 
 # Trouble
 
 
-async def test_to_look_a_user_of_redis_needs_to_read_only(own_redis: EmbeddedRedis) -> None:
+async def test_viewing_needs_only_read_rights_on_redis(own_redis: EmbeddedRedis) -> None:
     owner = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     rights = ["~rrq:*", "+@read", "+eval", "+evalsha", "+time", "+ping"]
     await owner.connection.call("ACL", "SETUSER", "viewer", "on", ">secret", *rights)
@@ -467,13 +469,13 @@ async def test_to_look_a_user_of_redis_needs_to_read_only(own_redis: EmbeddedRed
                 "job?id=dead-0001",
             ]:
                 assert (await browser.get(path))[0] == 200, path
-            for source in ("recent", "running", "queued", "parked", "dead"):
+            for source in ("recent", "running", "queued", "blocked", "dead"):
                 assert (await browser.ok(f"jobs?source={source}"))["jobs"], source
     finally:
         await viewer.aclose()
 
 
-async def test_while_redis_is_away_the_page_says_so_instead_of_showing_zeros(
+async def test_without_redis_the_page_shows_an_error_instead_of_zeros(
     own_redis: EmbeddedRedis,
 ) -> None:
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))

@@ -45,7 +45,7 @@ async def status_with(browser: Browser, cookie: str) -> int:
         return answer.status
 
 
-async def test_a_viewer_who_knows_the_token_cannot_make_an_admin_cookie(store: JobStore) -> None:
+async def test_a_viewer_cannot_forge_an_admin_cookie(store: JobStore) -> None:
     async with serve_dashboard(store, view_token=VIEW_TOKEN) as browser:
         for known in (f"rrq dashboard\0None\0{VIEW_TOKEN}", f"rrq dashboard\0{VIEW_TOKEN}\0None"):
             for key in (hashlib.sha256(known.encode()).digest(), known.encode()):
@@ -61,7 +61,7 @@ async def test_signing_out_ends_the_session_on_every_server_and_across_restarts(
         assert await status_with(here, cookie) == 401
         # The other one asks Redis once a second.
         await eventually(lambda: _is(there, cookie, 401), 10, "the other server still takes the cookie")
-        # A session of its own goes on.
+        # Another session of the same user goes on.
         await here.sign_in()
         assert await status_with(there, cookie_of(here)) == 200
     async with serve_dashboard(store, **TOKENS) as restarted:
@@ -72,7 +72,7 @@ async def _is(browser: Browser, cookie: str, status: int) -> bool:
     return await status_with(browser, cookie) == status
 
 
-async def test_signing_out_holds_where_redis_may_only_be_read(own_redis: EmbeddedRedis) -> None:
+async def test_signing_out_works_with_read_only_rights_on_redis(own_redis: EmbeddedRedis) -> None:
     viewer = await make_viewer(own_redis)
     try:
         async with serve_dashboard(viewer, view_token=VIEW_TOKEN) as browser:
@@ -81,7 +81,7 @@ async def test_signing_out_holds_where_redis_may_only_be_read(own_redis: Embedde
         await viewer.aclose()
 
 
-async def test_the_guide_lets_viewers_store_that_they_signed_out(own_redis: EmbeddedRedis) -> None:
+async def test_the_documented_rights_allow_storing_that_a_session_ended(own_redis: EmbeddedRedis) -> None:
     (selector,) = re.findall(r"^`(\(~rrq:dashboard:.*\))`", GUIDE.read_text(), re.MULTILINE)
     try:
         viewer = await make_viewer(own_redis, selector)
@@ -114,7 +114,7 @@ async def sign_in_and_out(browser: Browser) -> str:
     return cookie
 
 
-async def test_signing_out_while_redis_is_away_is_stored_when_it_is_back(own_redis: EmbeddedRedis) -> None:
+async def test_signing_out_without_redis_is_stored_once_redis_answers(own_redis: EmbeddedRedis) -> None:
     store = JobStore(RRQSettings(redis_dsn=own_redis.dsn))
     try:
         async with serve_dashboard(store, **TOKENS) as browser:

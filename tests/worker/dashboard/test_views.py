@@ -14,9 +14,9 @@ from rrq.dashboard.dead_groups import build_dead_letters, build_group_page, grou
 from rrq.dashboard.job_views import ValueRules, build_job
 from rrq.dashboard.samples import MinuteDepths, build_history, build_sample
 from rrq.dashboard.values import (
+    DashboardSnapshot,
     FoundJob,
     JobQuery,
-    Picture,
     matches,
 )
 from rrq.dashboard.views import (
@@ -34,7 +34,7 @@ NOW_MS = int(NOW.timestamp() * 1000)
 MINUTE = NOW_MS // 60_000
 
 
-def picture(**changes: Any) -> Picture:
+def snapshot(**changes: Any) -> DashboardSnapshot:
     values: dict[str, Any] = {
         "now_ms": NOW_MS,
         "queues": {},
@@ -44,7 +44,7 @@ def picture(**changes: Any) -> Picture:
         "flow": FlowState(),
         "minutes": (),
     }
-    return Picture(**values | changes)
+    return DashboardSnapshot(**values | changes)
 
 
 def worker(worker_id: str, *queues: str, busy: int = 0) -> WorkerObservation:
@@ -60,34 +60,34 @@ def stored(job_id: str = "1", **fields: Any) -> StoredJob:
 # Samples
 
 
-def test_rates_are_what_happened_since_the_last_look() -> None:
-    before = picture(now_ms=NOW_MS - 2000, counters={"done": 100, "dead": 1})
-    sample = build_sample(before, picture(counters={"done": 160, "dead": 1, "retry": 4}))
+def test_rates_are_relative_to_the_previous_snapshot() -> None:
+    before = snapshot(now_ms=NOW_MS - 2000, counters={"done": 100, "dead": 1})
+    sample = build_sample(before, snapshot(counters={"done": 160, "dead": 1, "retry": 4}))
     assert sample["rates"]["done"] == 30
     assert sample["rates"]["retry"] == 2
     assert sample["rates"]["dead"] == 0
 
 
-def test_a_rate_that_nobody_knows_is_not_zero() -> None:
-    assert build_sample(None, picture(counters={"done": 5}))["rates"] is None
-    emptied = picture(now_ms=NOW_MS - 1000, counters={"done": 500})
-    assert build_sample(emptied, picture(counters={"done": 3}))["rates"] is None
-    assert build_sample(None, picture())["oldest_seconds"] is None
-    assert build_sample(None, picture())["wait_seconds"] is None
+def test_an_unknown_rate_is_not_zero() -> None:
+    assert build_sample(None, snapshot(counters={"done": 5}))["rates"] is None
+    emptied = snapshot(now_ms=NOW_MS - 1000, counters={"done": 500})
+    assert build_sample(emptied, snapshot(counters={"done": 3}))["rates"] is None
+    assert build_sample(None, snapshot())["oldest_seconds"] is None
+    assert build_sample(None, snapshot())["wait_seconds"] is None
 
 
-def test_the_wait_is_that_of_the_jobs_which_started_since_the_last_look() -> None:
+def test_the_wait_covers_jobs_that_started_since_the_previous_snapshot() -> None:
     def minutes(started: int, wait_ms: int) -> tuple[MinuteStats, ...]:
         return (MinuteStats(MINUTE, {}, {"a": {"started": started, "wait_ms": wait_ms}}),)
 
-    before = picture(now_ms=NOW_MS - 1000, minutes=minutes(10, 1000))
-    assert build_sample(before, picture(minutes=minutes(14, 3000)))["wait_seconds"] == 0.5
-    assert build_sample(before, picture(minutes=minutes(10, 1000)))["wait_seconds"] is None
+    before = snapshot(now_ms=NOW_MS - 1000, minutes=minutes(10, 1000))
+    assert build_sample(before, snapshot(minutes=minutes(14, 3000)))["wait_seconds"] == 0.5
+    assert build_sample(before, snapshot(minutes=minutes(10, 1000)))["wait_seconds"] is None
 
 
 def test_a_sample_adds_up_queues_and_workers_and_names_the_deepest() -> None:
     queues = {f"q{number:02}": QueueObservation(number, 1, 2, float(number), None) for number in range(12)}
-    seen = picture(queues=queues, workers={"w": worker("w", "q01", busy=3)}, dead_letters=7)
+    seen = snapshot(queues=queues, workers={"w": worker("w", "q01", busy=3)}, dead_letters=7)
     sample = build_sample(None, seen)
     assert (sample["due"], sample["later"], sample["oldest_seconds"]) == (66, 36, 11.0)
     assert (sample["running"], sample["capacity"], sample["workers"], sample["dead_letters"]) == (3, 4, 1, 7)
@@ -95,16 +95,16 @@ def test_a_sample_adds_up_queues_and_workers_and_names_the_deepest() -> None:
     assert sample["queue_count"] == 12
 
 
-def test_the_history_knows_the_depth_only_of_minutes_that_were_looked_at() -> None:
+def test_the_history_has_the_depth_of_sampled_minutes_only() -> None:
     depths = MinuteDepths()
-    depths.add(picture(queues={"a": QueueObservation(9, 0, 0, 1.0, None)}))
+    depths.add(snapshot(queues={"a": QueueObservation(9, 0, 0, 1.0, None)}))
     minutes = tuple(MinuteStats(minute, {"done": 3}, {}) for minute in (MINUTE - 1, MINUTE))
-    history = build_history(picture(minutes=minutes), [build_sample(None, picture())], depths)
+    history = build_history(snapshot(minutes=minutes), [build_sample(None, snapshot())], depths)
     assert [minute["due"] for minute in history["minutes"]] == [None, 9]
     assert [minute["done"] for minute in history["minutes"]] == [3, 3]
     # An hour of them is kept.
     for later in range(100):
-        depths.add(picture(now_ms=NOW_MS + later * 60_000))
+        depths.add(snapshot(now_ms=NOW_MS + later * 60_000))
     assert depths.get(MINUTE + 39) is None
     assert depths.get(MINUTE + 40) is not None
 
@@ -112,13 +112,12 @@ def test_the_history_knows_the_depth_only_of_minutes_that_were_looked_at() -> No
 # Queues and controls
 
 
-def test_a_queue_says_who_paused_it_and_who_serves_it() -> None:
+def test_a_queue_shows_its_pause_and_its_workers() -> None:
     flow = FlowState(
         pauses={"queue:a": Pause("paused", "anna", NOW, "moving house")},
         limits={"queue:a": Limit(concurrency=2)},
-        blocked={"q:a": 5},
     )
-    seen = picture(
+    seen = snapshot(
         queues={"a": QueueObservation(1, 0, 0, 2.0, None), "b": QueueObservation(0, 0, 0, None, None)},
         workers={"w": worker("w", "a")},
         flow=flow,
@@ -126,27 +125,27 @@ def test_a_queue_says_who_paused_it_and_who_serves_it() -> None:
     )
     one, other = build_queue_rows(seen)
     assert one["pause"] == {"state": "paused", "by": "anna", "at_ms": NOW_MS, "reason": "moving house"}
-    assert (one["workers"], one["parked"], one["limit"]["concurrency"], one["dead_last_hour"]) == (1, 5, 2, 2)
+    assert (one["workers"], one["limit"]["concurrency"], one["dead_last_hour"]) == (1, 2, 2)
     assert one["started_per_minute"] == 20
     assert one["wait_seconds"] == 0.02
     assert other["pause"] is other["limit"] is other["wait_seconds"] is None
 
 
-def test_orphaned_jobs_are_told_by_queue_and_in_all() -> None:
+def test_orphaned_jobs_are_counted_by_queue_and_in_total() -> None:
     queues = {name: QueueObservation(0, 0, 0, None, None, orphaned=2) for name in ("mail", "reports")}
-    seen = picture(queues=queues)
+    seen = snapshot(queues=queues)
     assert [row["orphaned"] for row in build_queue_rows(seen)] == [2, 2]
     assert build_sample(None, seen)["orphaned"] == 4
 
 
-def test_functions_are_those_that_ran_lately_or_are_held_back() -> None:
+def test_functions_are_those_that_ran_recently_or_are_controlled() -> None:
     flow = FlowState(
         pauses={"function:send": Pause("disabled", "omar", NOW)},
         limits={"function:charge": Limit(key="customer", per_key=1)},
         blocked={"f:charge": 1, "k:charge:7": 2, "k:charger:7": 9},
     )
     controls = build_controls(flow, [stored(), stored(), None, stored(function_name="render")])
-    assert [(row["name"], row["recent"], row["parked"]) for row in controls["functions"]] == [
+    assert [(row["name"], row["recent"], row["blocked"]) for row in controls["functions"]] == [
         ("charge", 2, 3),
         ("render", 1, 0),
         ("send", 0, 0),
@@ -157,7 +156,7 @@ def test_functions_are_those_that_ran_lately_or_are_held_back() -> None:
 # Jobs
 
 
-def test_the_timeline_tells_every_attempt_in_order() -> None:
+def test_the_timeline_has_every_attempt_in_order() -> None:
     first = {"start": "2026-11-01T11:00:00Z", "end": "2026-11-01T11:00:02Z", "worker": "w1"}
     second = {"start": "2026-11-01T11:01:00Z", "end": "2026-11-01T11:01:05Z", "worker": "w2"}
     attempts = [first | {"outcome": "retry", "error": "no"}, second | {"outcome": "back"}, "nonsense"]
@@ -179,7 +178,7 @@ def test_the_timeline_tells_every_attempt_in_order() -> None:
     assert told[1]["ended_ms"] - told[1]["at_ms"] == 2000
 
 
-def test_the_timeline_ends_with_how_the_job_stands() -> None:
+def test_the_timeline_ends_with_the_state_of_the_job() -> None:
     def last(**fields: Any) -> str:
         job = stored(next_scheduled_run_time=NOW.isoformat(), completion_time=NOW.isoformat(), **fields)
         kind: str = build_job(FoundJob(job, False), KEYS, NOW, ValueRules())["timeline"][-1]["kind"]
@@ -188,7 +187,7 @@ def test_the_timeline_ends_with_how_the_job_stands() -> None:
     assert last(status="FAILED") == "dead"
     assert last(status="CANCELLED") == "cancelled"
     assert last(status="RETRYING") == "due"
-    assert last(status="PENDING", parked_in="f:charge") == "parked"
+    assert last(status="PENDING", parked_in="f:charge") == "blocked"
     assert last(status="ACTIVE", start_time=NOW.isoformat()) == "running"
 
 
@@ -199,7 +198,7 @@ def test_large_values_are_cut() -> None:
     assert len(told["text"]) < 70_000
 
 
-def test_progress_is_shown_as_far_as_it_makes_sense() -> None:
+def test_invalid_parts_of_progress_are_left_out() -> None:
     def progress(text: str) -> Any:
         return build_job(FoundJob(stored(progress=text), False), KEYS, NOW, ValueRules())["progress"]
 
@@ -212,7 +211,7 @@ def test_progress_is_shown_as_far_as_it_makes_sense() -> None:
     assert progress("[]") is None
 
 
-def test_a_filter_looks_at_function_error_queue_and_id() -> None:
+def test_a_filter_matches_function_error_queue_and_id() -> None:
     job = stored("abc-1", last_error="Card declined", queue_name="rrq:queue:payments")
 
     def found(**query: Any) -> bool:
@@ -233,7 +232,7 @@ def test_a_filter_looks_at_function_error_queue_and_id() -> None:
 # Dead letters
 
 
-def test_letters_of_one_cause_are_one_group() -> None:
+def test_dead_letters_with_one_error_are_one_group() -> None:
     ended = [(NOW - timedelta(minutes=minutes)).isoformat() for minutes in (1, 5, 9)]
     jobs = [
         stored("1", last_error="order 17 not found", completion_time=ended[0]),
@@ -258,7 +257,7 @@ def test_letters_of_one_cause_are_one_group() -> None:
     assert first["last_ms"] - first["first_ms"] == 8 * 60_000
 
 
-def test_a_group_is_shown_by_the_page() -> None:
+def test_a_group_is_shown_page_by_page() -> None:
     jobs = [stored(str(number), last_error="no") for number in range(5)]
     (group,) = group_dead_letters(jobs, KEYS)
     page = build_group_page(jobs, group.group_id, 2, 2, KEYS, NOW)
@@ -291,7 +290,7 @@ def test_the_next_cron_entry_comes_first() -> None:
     assert rows[2]["next_ms"] is None
 
 
-def test_a_pool_is_paused_by_its_operator_or_by_a_person() -> None:
+def test_a_pool_is_paused_by_its_report_or_by_a_user() -> None:
     flow = FlowState(pauses={"pool:shop/a": Pause("paused", "anna", NOW)})
     reports = [
         PoolReport(

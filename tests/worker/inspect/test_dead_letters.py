@@ -51,7 +51,7 @@ async def requeue_named(store: JobStore, *job_ids: str) -> list[int]:
     return await store.connection.run("requeue_dead_letters", [DLQ, QUEUE], args, read=list)
 
 
-async def test_requeued_job_starts_afresh(store: JobStore, worker: SteppedWorker) -> None:
+async def test_requeued_job_starts_with_all_its_attempts(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1", queue_name=QUEUE)
     await ask(store, "HSET", "rrq:job:1", "suspect", "1", "crashes", "2", "cancel_requested", "1")
     old_token = (await job_fields(store, "1"))["attempt_token"]
@@ -95,9 +95,7 @@ async def test_all_letters_go_without_a_limit(store: JobStore) -> None:
     assert await dead_letters(store) == []
 
 
-async def test_letters_whose_job_has_expired_are_dropped_and_not_counted(
-    store: JobStore, worker: SteppedWorker
-) -> None:
+async def test_expired_entries_are_removed_and_not_counted(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1", "2", "3")
     await ask(store, "DEL", "rrq:job:1", "rrq:job:3")
     assert await store.requeue_dlq("default", "default", limit=1) == 1
@@ -106,7 +104,7 @@ async def test_letters_whose_job_has_expired_are_dropped_and_not_counted(
     assert await dead_letters(store) == []
 
 
-async def test_letter_whose_key_is_no_hash_is_not_queued(store: JobStore) -> None:
+async def test_letter_whose_key_is_not_a_hash_is_not_queued(store: JobStore) -> None:
     await ask(store, "SET", "rrq:job:1", "precious")
     await ask(store, "LPUSH", DLQ, "1")
     assert await store.requeue_dlq("default", "default") == 0
@@ -140,7 +138,7 @@ async def test_waiting_workers_are_woken_for_requeued_jobs(store: JobStore, work
     assert await tokens(store) == 2
 
 
-async def test_onlookers_hear_of_requeued_jobs(store: JobStore, worker: SteppedWorker) -> None:
+async def test_requeued_jobs_are_announced(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1")
     await ask(store, "DEL", f"rrq:notified:{QUEUE}")
     async with store.redis.pubsub(ignore_subscribe_messages=True) as listener:
@@ -162,7 +160,7 @@ async def test_late_attempt_of_a_requeued_job_is_fenced(store: JobStore, worker:
 
 
 @pytest.mark.parametrize("named", [False, True])
-async def test_target_that_is_no_queue_costs_no_letter(
+async def test_target_that_is_not_a_queue_loses_no_letter(
     store: JobStore, worker: SteppedWorker, named: bool
 ) -> None:
     await bury(store, worker, "1", "2")
@@ -173,7 +171,7 @@ async def test_target_that_is_no_queue_costs_no_letter(
     assert await snapshot(store) == before
 
 
-async def test_letter_whose_id_waits_in_another_queue_stays_there_alone(
+async def test_letter_whose_id_waits_in_another_queue_is_not_queued_twice(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await bury(store, worker, "1")
@@ -185,7 +183,7 @@ async def test_letter_whose_id_waits_in_another_queue_stays_there_alone(
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-async def test_letter_whose_id_has_begun_a_new_life_leaves_that_life_alone(
+async def test_letter_whose_id_was_enqueued_again_is_not_requeued(
     store: JobStore, worker: SteppedWorker, has_ended: bool
 ) -> None:
     """The id was enqueued again under the same name and runs, or has run, without trouble."""
@@ -213,9 +211,7 @@ async def test_letter_whose_id_was_enqueued_again_and_cancelled_stays_cancelled(
     assert (await job_fields(store, "1"))["status"] == "CANCELLED"
 
 
-async def test_letters_whose_job_has_expired_make_room_for_new_ones(
-    store: JobStore, worker: SteppedWorker
-) -> None:
+async def test_expired_entries_make_room_for_new_ones(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1", "2", "3")
     await ask(store, "DEL", "rrq:job:1", "rrq:job:2", "rrq:job:3")
     await bury(store, worker, "4")
@@ -224,7 +220,7 @@ async def test_letters_whose_job_has_expired_make_room_for_new_ones(
     assert await dead_letters(store) == ["5", "4"]
 
 
-async def test_letters_whose_job_has_expired_go_with_the_next_heartbeat(
+async def test_expired_entries_are_removed_with_the_next_heartbeat(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await bury(store, worker, "1", "2", "3")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rrq.inspect.counts import DeadLetterTally, QueueTally, error_pattern
+from rrq.inspect.counts import DeadLetterCounts, QueueCounts, error_pattern
 from rrq.jobs.stored_job import LISTED_FIELDS, StoredJob, parse_listed_job, parse_stored_job
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -79,25 +79,25 @@ def test_the_time_a_job_waited() -> None:
     assert stored(start_time=NOON.isoformat(), next_scheduled_run_time=later).wait_seconds() is None
 
 
-def test_the_tally_of_a_queue_counts_the_last_hour() -> None:
-    tally = QueueTally()
-    assert tally.average_wait_seconds is None
+def test_the_counts_of_a_queue_cover_the_last_hour() -> None:
+    counts = QueueCounts()
+    assert counts.average_wait_seconds is None
     for minutes in (1, 30, 90):
         ended_at = (NOON - timedelta(minutes=minutes)).isoformat()
-        tally.add(stored(status="COMPLETED", completion_time=ended_at), NOON)
-    tally.add(stored(status="COMPLETED"), NOON)
-    assert tally.statuses["COMPLETED"] == 4
-    assert tally.completed_per_minute == pytest.approx(2 / 60)
+        counts.add(stored(status="COMPLETED", completion_time=ended_at), NOON)
+    counts.add(stored(status="COMPLETED"), NOON)
+    assert counts.statuses["COMPLETED"] == 4
+    assert counts.completed_per_minute == pytest.approx(2 / 60)
 
 
-def test_the_tally_of_dead_letters_knows_the_oldest_and_the_newest() -> None:
-    tally = DeadLetterTally()
-    assert tally.average_retries is None
+def test_the_counts_of_dead_letters_have_the_oldest_and_the_newest() -> None:
+    counts = DeadLetterCounts()
+    assert counts.average_retries is None
     for hours in (2, 5, 3):
         failed_at = (NOON - timedelta(hours=hours)).isoformat()
-        tally.add(stored(completion_time=failed_at, current_retries=str(hours)), "default")
-    assert (tally.oldest, tally.newest) == (NOON - timedelta(hours=5), NOON - timedelta(hours=2))
-    assert tally.average_retries == pytest.approx(10 / 3)
+        counts.add(stored(completion_time=failed_at, current_retries=str(hours)), "default")
+    assert (counts.oldest, counts.newest) == (NOON - timedelta(hours=5), NOON - timedelta(hours=2))
+    assert counts.average_retries == pytest.approx(10 / 3)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from rrq.pod.channel import (
     Report,
     Retire,
     encode_message,
-    make_line,
+    make_channel,
     parse_message,
 )
 from waiting import eventually
@@ -38,7 +38,7 @@ MESSAGES: list[Message] = [
 ]
 
 
-def test_every_message_survives_the_way() -> None:
+def test_every_message_survives_encoding() -> None:
     for message in MESSAGES:
         line = encode_message(message)
         assert line.count(b"\n") == 1
@@ -48,7 +48,7 @@ def test_every_message_survives_the_way() -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"nonsense\n", b'["Nobody", {}]\n', b'["Farewell", {"x": 1}]\n', b"[1]\n"]
 )
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+def test_an_invalid_message_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="not a message"):
         parse_message(line)
 
@@ -58,8 +58,8 @@ def test_an_answer_keeps_the_meaning_of_the_reply() -> None:
     assert BeatAnswer.of("w1", reply).reply == reply
 
 
-async def test_both_ends_hear_each_other_and_notice_the_end() -> None:
-    ours, theirs = make_line()
+async def test_both_ends_exchange_messages_and_notice_the_end() -> None:
+    ours, theirs = make_channel()
     child = ChildEnd(os.dup(theirs.fileno()))
     theirs.close()
     heard: list[Message] = []
@@ -85,7 +85,7 @@ async def test_both_ends_hear_each_other_and_notice_the_end() -> None:
     ours.close()
 
 
-async def test_a_child_whose_supervisor_does_not_read_or_is_gone_is_not_held_up() -> None:
+async def test_a_child_is_not_blocked_by_a_supervisor_that_does_not_read_or_has_died() -> None:
     ours, theirs = socket.socketpair()
     child = ChildEnd(os.dup(theirs.fileno()))
     theirs.close()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLAN = ChildPlan(channel=-1, settings_path="no_such_module.settings", log_format="json")
 
 
-async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -> None:
+async def test_signalling_a_dead_child_does_not_collect_it() -> None:
     child = ChildProcess(0, PLAN, lambda *_: None)
     child.asked = End.RETIRED
     assert not child.has_run_its_jobs(), "it was told to leave, and is not told again"
@@ -31,16 +31,16 @@ async def test_a_death_is_still_to_be_collected_after_the_dead_was_signalled() -
     child.terminate(time.monotonic() + 5)
     child.kill()
     assert os.waitpid(child.pid, os.WNOHANG)[0] == child.pid
-    await child.bury(-9)
+    await child.close(-9)
     child.terminate(time.monotonic())  # the id may be somebody else's by now
 
 
-async def test_a_child_is_buried_although_listening_to_it_failed() -> None:
+async def test_a_child_is_closed_although_reading_its_messages_failed() -> None:
     def fail(child: ChildProcess, message: Message) -> None:
         raise BrokenPipeError("nobody reads what is printed")
 
     child = ChildProcess(0, PLAN, fail)
     _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
-    await child.bury(os.waitstatus_to_exitcode(status))
+    await child.close(os.waitstatus_to_exitcode(status))
     assert child.failure is not None
     assert "no_such_module" in child.failure

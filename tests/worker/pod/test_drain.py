@@ -30,7 +30,7 @@ async def ended(pod: Pod, timeout_seconds: float = 30.0) -> int:
     return await asyncio.to_thread(pod.wait, timeout_seconds)
 
 
-async def test_short_jobs_end_long_ones_are_handed_back_and_the_pod_ends_in_time(
+async def test_short_jobs_end_long_jobs_are_returned_and_the_pod_ends_in_time(
     make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     # Long enough for the short jobs in a process that does not get its turn for some seconds.
@@ -71,14 +71,14 @@ async def test_short_jobs_end_long_ones_are_handed_back_and_the_pod_ends_in_time
     assert await ask(store, "ZCARD", store.keys.leases) == 0
 
 
-async def test_a_pod_told_to_end_while_it_starts_ends_with_0(make_pod: Callable[..., Pod]) -> None:
+async def test_a_pod_that_gets_sigterm_while_it_starts_ends_with_0(make_pod: Callable[..., Pod]) -> None:
     pod = make_pod("--num-workers", "2")
     await eventually(lambda: len(pod.children()) == 2, 60, "no children", interval_seconds=0.001)
     pod.signal(signal.SIGTERM)
     assert await ended(pod) == 0
 
 
-async def test_a_draining_pod_keeps_its_lease_until_a_second_signal_hurries(
+async def test_a_draining_pod_keeps_its_lease_until_a_second_signal(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     store = client.job_store
@@ -104,7 +104,7 @@ async def test_a_draining_pod_keeps_its_lease_until_a_second_signal_hurries(
     assert await is_queued(store, job.id)
 
 
-async def test_jobs_that_cannot_be_cancelled_are_handed_back_once_their_processes_are_dead(
+async def test_jobs_that_cannot_be_cancelled_are_returned_once_their_processes_are_dead(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     store, grace = client.job_store, 0.5
@@ -139,7 +139,7 @@ async def test_jobs_that_cannot_be_cancelled_are_handed_back_once_their_processe
     await assert_nothing_in_hand(store)
 
 
-async def test_a_pod_ends_in_time_although_redis_is_gone(
+async def test_a_pod_ends_in_time_without_redis(
     make_pod: Callable[..., Pod], own_redis: EmbeddedRedis
 ) -> None:
     client = RRQClient(RRQSettings(redis_dsn=own_redis.dsn))

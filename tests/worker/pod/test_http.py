@@ -61,7 +61,7 @@ def test_pages_are_served_and_a_head_request_gets_no_body(server: PodServer) -> 
     assert ask(server, "/nothing")[0] == 404
 
 
-def test_probes_are_answered_while_many_clients_dawdle(server: PodServer) -> None:
+def test_probes_are_answered_beside_many_slow_clients(server: PodServer) -> None:
     dawdlers = []
     try:
         for _ in range(100):
@@ -77,7 +77,7 @@ def test_probes_are_answered_while_many_clients_dawdle(server: PodServer) -> Non
             dawdler.close()
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
+def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
     server: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rrq.pod.http._CONNECTION_SECONDS", 1.0)
@@ -92,7 +92,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
     assert time.monotonic() < started + 8
 
 
-def test_clients_with_endless_headers_take_a_bounded_memory() -> None:
+def test_clients_with_endless_headers_use_bounded_memory() -> None:
     serve = "with h.PodServer('127.0.0.1:0', {}) as s: print(s.port, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", f"import rrq.pod.http as h, sys\n{serve}"],
@@ -118,7 +118,7 @@ def read_peak_bytes(pid: int) -> int:
     return int(line) * 1024
 
 
-def test_a_page_that_fails_is_one_line_in_the_log_and_hurts_no_other(
+def test_a_page_that_fails_is_logged_and_others_still_work(
     server: PodServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(http.client.RemoteDisconnected):
@@ -128,7 +128,7 @@ def test_a_page_that_fails_is_one_line_in_the_log_and_hurts_no_other(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_client_that_hangs_up_is_no_event(server: PodServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_disconnects_is_not_logged(server: PodServer, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
         # With this set closing sends a reset, not a farewell.
@@ -137,7 +137,7 @@ def test_a_client_that_hangs_up_is_no_event(server: PodServer, caplog: pytest.Lo
     assert not caplog.records
 
 
-def test_an_accept_header_that_makes_no_sense_gets_the_plain_format(server: PodServer) -> None:
+def test_an_invalid_accept_header_gets_the_plain_format(server: PodServer) -> None:
     status, text = ask(server, "/metrics", Accept="application/openmetrics-text; version=abc")
     assert status == 200
     assert b"rrq_build_info" in text
@@ -148,11 +148,11 @@ def test_addresses_to_listen_on() -> None:
     assert parse_bind(":80") == ("", 80)
     assert parse_bind("[::1]:8080") == ("::1", 8080)
     for text in ("", "8080", "host", "host:", "host:http", "host:65536", "[::1:8080", "::1:8080"):
-        with pytest.raises(SettingsError, match="is no address to listen on"):
+        with pytest.raises(SettingsError, match="is not an address to listen on"):
             parse_bind(text)
 
 
-def test_the_server_speaks_over_ipv6_too() -> None:
+def test_the_server_listens_on_ipv6_too() -> None:
     with PodServer("[::1]:0", {"/hello": hello}) as server:
         connection = http.client.HTTPConnection("::1", server.port, timeout=30)
         connection.request("GET", "/hello")

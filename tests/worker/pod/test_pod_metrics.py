@@ -28,7 +28,7 @@ def count_connections(pid: int, client: RRQClient) -> int:
     return sum(bool(link.raddr) and link.raddr.port == port for link in links)
 
 
-async def test_figures_of_all_processes_are_added_up_and_outlive_them(
+async def test_metrics_of_all_processes_are_added_up_and_outlive_them(
     make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     pod = await make_pod("--num-workers", "2", worker_concurrency=5).is_up()
@@ -66,7 +66,7 @@ async def test_figures_of_all_processes_are_added_up_and_outlive_them(
     await eventually(lambda: counted(42), message="the dead took their figures along")
 
 
-async def test_retries_queue_depth_in_flight_and_unknown_functions_are_told(
+async def test_retries_queue_depth_running_jobs_and_unknown_functions_are_exported(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     # The retry is far away: once due, it would be counted with the others.

@@ -61,12 +61,12 @@ def test_probes_by_state(changes: dict[str, object], live: bool, ready: bool) ->
 
 def test_a_red_probe_says_why() -> None:
     assert "4 starts in a row" in decide_liveness(replace(WELL, failures=(4, 6), registered=0), NOW).reason
-    assert "not turned for 12 s" in decide_liveness(replace(WELL, at=NOW - 12), NOW).reason
+    assert "not checked its children for 12 s" in decide_liveness(replace(WELL, at=NOW - 12), NOW).reason
     assert "31 s" in decide_readiness(replace(WELL, redis_answered_at=NOW - 31), NOW).reason
     assert decide_startup(replace(WELL, has_started=False, registered=1)).reason.startswith("1 of 2")
 
 
-async def test_readiness_follows_redis_but_not_a_blip_and_liveness_does_not(
+async def test_readiness_follows_a_long_outage_of_redis_and_liveness_does_not(
     make_pod: Callable[..., Pod], make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     server = make_redis(appendonly=True)

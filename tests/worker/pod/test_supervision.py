@@ -80,7 +80,7 @@ async def test_jobs_that_are_cancelled_or_whose_process_is_killed_wait_for_no_he
         assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
 
 
-async def test_of_a_hundred_jobs_in_hand_only_the_one_that_kills_its_process_is_dead_lettered(
+async def test_of_a_hundred_running_jobs_only_the_one_that_kills_its_process_is_dead_lettered(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     store = client.job_store
@@ -169,18 +169,20 @@ async def test_children_that_only_crash_end_the_pod_with_an_error(
     (tmp_path / "sitecustomize.py").write_text("import rrq.pod.restarts as r\nr.GIVE_UP_AFTER = 3\n")
     pod = make_pod("--num-workers", "1", environment={"POD_BROKEN": os.devnull})
     assert pod.wait(60) == 1
-    assert pod.logged("worker processes only crash, the pod gives up")
+    assert pod.logged("all worker processes keep crashing, the pod ends")
     assert "the database of the application is away" in pod.logged("worker failed")[0]["traceback"]
 
 
-async def test_a_process_that_does_not_come_up_is_killed_and_liveness_is_red_until_one_stays_up(
+async def test_a_process_that_does_not_start_is_killed_and_liveness_is_red_until_one_stays_up(
     make_pod: Callable[..., Pod], tmp_path: Path
 ) -> None:
     hangs, broken = tmp_path / "broken.hangs", tmp_path / "broken"
     hangs.touch()
     # Enough for a process that does not hang to come up on a busy machine: the limit is the same for both.
     pod = make_pod("--num-workers", "1", worker_start_limit_seconds=6)
-    await eventually(lambda: pod.logged("worker process does not come up, killed"), 60, "it hangs for ever")
+    await eventually(
+        lambda: pod.logged("worker process did not start in time, killed"), 60, "it hangs for ever"
+    )
     assert pod.get("/livez")[0] == 200
     # From here on each start fails at once.
     broken.touch()
@@ -209,7 +211,7 @@ async def test_recycling_cuts_no_job_short_and_leaves_at_least_one_process_at_wo
     watching = asyncio.create_task(stays_true(is_someone_up, 60.0, "nobody was up"))
     await all_done(client.job_store, jobs)
     # The second only goes once the first is back, however long that takes.
-    await eventually(lambda: len(pod.logged("worker process is recycled")) >= 2, 60, "one was not recycled")
+    await eventually(lambda: len(pod.logged("worker process is replaced")) >= 2, 60, "one was not recycled")
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching
@@ -282,7 +284,7 @@ async def test_a_loop_that_hangs_for_ever_costs_that_process_only(
     await client.cancel(job.id)
 
 
-async def test_a_pod_that_stood_still_as_a_whole_blames_nobody(
+async def test_a_pod_that_was_frozen_as_a_whole_kills_no_process(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     # Shorter than it stands still, and longer than a process may not get its turn afterwards.
@@ -302,7 +304,7 @@ async def test_a_pod_that_stood_still_as_a_whole_blames_nobody(
     assert pod.ledger.counts("started")[job.id] == 1
 
 
-async def test_a_supervisor_that_stands_still_costs_its_processes_no_job(
+async def test_a_frozen_supervisor_costs_its_processes_no_job(
     make_pod: Callable[..., Pod], client: RRQClient, tmp_path: Path
 ) -> None:
     pod = await make_pod("--num-workers", "1", worker_lease_seconds=2.0).is_up()
@@ -348,7 +350,7 @@ async def test_a_reload_to_another_redis_takes_the_whole_pod_there(
     await client.close()
 
 
-async def test_a_handler_that_holds_the_interpreter_past_the_lease_is_not_taken_for_dead(
+async def test_a_handler_that_blocks_the_interpreter_past_the_lease_keeps_its_job(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     # Both shorter than it is held, and longer than anybody else may not get a turn.
@@ -362,7 +364,7 @@ async def test_a_handler_that_holds_the_interpreter_past_the_lease_is_not_taken_
     assert not pod.logged("worker process died")
 
 
-async def test_children_of_a_killed_supervisor_keep_their_lease_and_end_in_order(
+async def test_children_of_a_killed_supervisor_keep_their_lease_and_end_gracefully(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     # Longer than one of them may not get its turn, or the other would give its job to somebody else.

@@ -44,7 +44,7 @@ def rrq(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_pod_prints_what_it_runs_and_where_from_and_every_log_line_says_who_speaks(
+async def test_a_pod_prints_its_settings_and_every_log_line_has_its_context(
     make_pod: Callable[..., Pod], client: RRQClient
 ) -> None:
     cpu = str(min(os.sched_getaffinity(0)))
@@ -111,11 +111,11 @@ def test_options_that_make_no_sense_together_are_refused_before_anything_is_load
             ("--num-workers", "2", "--settings", "no_such_module.settings"),
             "ERROR: Could not import settings object 'no_such_module.settings'.",
         ),
-        (("--num-workers", "1", "--http", "no-port"), "ERROR: 'no-port' is no address to listen on."),
+        (("--num-workers", "1", "--http", "no-port"), "ERROR: 'no-port' is not an address to listen on."),
         (("--num-workers", "1", "--http", "203.0.113.1:80"), "Cannot listen on 203.0.113.1:80"),
     ],
 )
-def test_what_cannot_be_run_is_told_and_ends_at_once(options: tuple[str, ...], complaint: str) -> None:
+def test_a_pod_that_cannot_run_says_why_and_ends_at_once(options: tuple[str, ...], complaint: str) -> None:
     started_at = time.monotonic()
     done = rrq(*options)
     assert done.returncode == 1
@@ -213,7 +213,7 @@ async def test_a_burst_without_redis_is_not_done(
         ),
     ],
 )
-def test_what_is_wrong_with_an_application_is_told_without_its_passwords(
+def test_errors_of_an_application_are_shown_without_its_passwords(
     tmp_path: Path, line: str, complaint: str
 ) -> None:
     (tmp_path / "telltale.py").write_text(line)
@@ -241,7 +241,7 @@ def container() -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("options", "exit_code"), [(["--num-workers", "1"], 0), (["--burst"], 75)])
-async def test_process_1_heeds_a_signal_that_comes_while_it_still_loads(
+async def test_process_1_ends_with_a_signal_that_arrives_while_it_loads(
     make_pod: Callable[..., Pod], container: tuple[str, ...], options: list[str], exit_code: int
 ) -> None:
     # Coverage has a handler of its own, which ends in a signal that the kernel drops for process 1.
@@ -261,7 +261,7 @@ async def test_process_1_heeds_a_signal_that_comes_while_it_still_loads(
     assert pod.wait() == exit_code
 
 
-async def test_process_1_of_a_container_buries_what_the_container_before_it_left(
+async def test_process_1_of_a_container_certifies_the_workers_of_the_previous_container(
     make_pod: Callable[..., Pod], client: RRQClient, container: tuple[str, ...]
 ) -> None:
     sole = {"RRQ_POD_UID": "uid-1", "RRQ_POD_SOLE_WORKER": "1"}
@@ -308,16 +308,16 @@ def test_weights_reach_the_worker_process(
 @pytest.mark.parametrize(
     ("weights", "complaint"),
     [
-        ("high", "'high' is no QUEUE=NUMBER; write high=6,default=3,low=1."),
-        ("high=6,", "'' is no QUEUE=NUMBER"),
-        ("=6", "'=6' is no QUEUE=NUMBER"),
+        ("high", "'high' is not QUEUE=NUMBER; write high=6,default=3,low=1."),
+        ("high=6,", "'' is not QUEUE=NUMBER"),
+        ("=6", "'=6' is not QUEUE=NUMBER"),
         ("high=much", "the weight of queue 'high' must be a number, not 'much'."),
         ("high=0", "the weight of queue 'high' must be 0.001 to 1,000,000."),
         ("high=nan", "the weight of queue 'high' must be 0.001 to 1,000,000."),
         ("high=6,high=3", "queue 'high' has two weights."),
     ],
 )
-def test_weights_that_make_no_sense_are_named(weights: str, complaint: str) -> None:
+def test_invalid_weights_are_refused(weights: str, complaint: str) -> None:
     result = CliRunner().invoke(command_line, ["worker", "run", "--weights", weights])
     assert result.exit_code == 2
     assert complaint in result.stderr

@@ -58,7 +58,7 @@ def v1_quota(folder: str, quota: str, period: str = "100000") -> dict[str, str]:
         ("25000 10000", 2.5, 2),
     ],
 )
-def test_a_fraction_of_a_cpu_is_rounded_down_but_never_to_no_process(
+def test_a_fraction_of_a_cpu_is_rounded_down_to_at_least_one_process(
     tmp_path: Path, cpu_max: str, cpus: float, processes: int
 ) -> None:
     allotment = read_cpu_allotment(show_v2(tmp_path, cpu_max + "\n"), MANY)
@@ -171,7 +171,7 @@ def test_a_hybrid_layout_is_read_in_both_versions(tmp_path: Path, files: dict[st
 # What is no limit
 
 
-def test_a_file_without_a_number_of_its_own_kind_is_no_limit(tmp_path: Path) -> None:
+def test_a_file_with_invalid_content_is_no_limit(tmp_path: Path) -> None:
     for number, cpu_max in enumerate(
         ["", "\n", "max", "max max", "-1 100000", "0 100000", "100000 0", "100000", "1e5 100000", "1_0 1", "a b c",
          "\uff19 \uff19", f"{10**18}0000 1", f"{2**63} 1", "\x00\xff", "9" * 5000 + " 1"]

@@ -114,7 +114,7 @@ async def enqueue_again(store: JobStore, worker: SteppedWorker) -> None:
 @pytest.mark.parametrize(
     "go_on", [hand_back, die, bury_without_type, move_by_name, retry_by_name, enqueue_again]
 )
-async def test_a_type_does_not_stand_beside_the_text_of_another_end(
+async def test_a_type_is_not_stored_with_the_text_of_another_end(
     store: JobStore, go_on: Callable[[JobStore, SteppedWorker], Awaitable[None]]
 ) -> None:
     worker = await start_worker(store)
@@ -125,7 +125,7 @@ async def test_a_type_does_not_stand_beside_the_text_of_another_end(
     assert "error_type" not in await job_fields(store, "1")
 
 
-async def test_a_requeued_dead_letter_still_says_what_it_died_of(store: JobStore) -> None:
+async def test_a_requeued_dead_letter_still_has_its_error(store: JobStore) -> None:
     worker = await start_worker(store)
     await enqueue(store, "1")
     await worker.finish(dead(await worker.take_one(), "'id'")._replace(error_type="KeyError"))

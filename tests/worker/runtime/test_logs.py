@@ -211,7 +211,7 @@ def test_text_is_a_line_for_people_with_the_traceback_below() -> None:
     assert below[-1] == "ValueError: oops"
 
 
-def test_a_text_cannot_command_the_terminal() -> None:
+def test_a_text_cannot_control_the_terminal() -> None:
     log = Log("text")
     logger.error("\x1b[2J", exc_info=ValueError("\x1b[31m\x9b"))
     assert all(line.isprintable() for line in log.lines())
@@ -336,14 +336,14 @@ def test_settings_show_no_password() -> None:
         {"redis_dsn": [f"redis://:{SECRET}@h"]},
     ],
 )
-def test_settings_that_cannot_be_are_refused_without_quoting_the_dsn(options: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_without_quoting_the_dsn(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refusal:
         RRQSettings(**options)
     assert SECRET not in str(refusal.value) + repr(refusal.value)
 
 
 @pytest.mark.parametrize("dsn", ["redis://:hun/hunter2@host", "redis://host:hunter2", "redis://[hunter2"])
-def test_a_dsn_that_is_no_url_is_refused_without_quoting_its_parts(dsn: str) -> None:
+def test_a_dsn_that_is_not_a_url_is_refused_without_quoting_its_parts(dsn: str) -> None:
     with pytest.raises(SettingsError, match="percent-encoded") as refusal:
         open_redis(RRQSettings(redis_dsn=dsn))
     assert refusal.value.__cause__ is None

@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from rrq.commands.formatting import NOTHING
-from rrq.commands.options import json_option, settings_option
+from rrq.commands.options import json_option
 from rrq.commands.output import print_json, print_panel
-from rrq.commands.redis_access import run_with_store
+from rrq.commands.redis_access import RunOnStore, store_option
 from rrq.commands.refusal import Refusal
 from rrq.store import JobStore
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What Redis keeps of a batch; None is for what cannot be told."""
+    """What Redis stores of a batch; None where that cannot be read."""
 
     batch_id: str
     total: int | None
@@ -35,11 +35,11 @@ def batch() -> None:
 
 @batch.command("show")
 @click.argument("batch_id", metavar="ID")
-@settings_option
+@store_option
 @json_option
-def batch_show(batch_id: str, settings_path: str | None, as_json: bool) -> None:
-    """Show how far a batch has come, and what runs when its last job has ended."""
-    found = run_with_store(settings_path, lambda store: _read(store, batch_id))
+def batch_show(batch_id: str, run: RunOnStore, as_json: bool) -> None:
+    """Show how many jobs of a batch have ended, and what runs after the last one."""
+    found = run(lambda store: _read(store, batch_id))
     if as_json:
         print_json(
             {
@@ -60,8 +60,8 @@ async def _read(store: JobStore, batch_id: str) -> _Batch:
     fields = await store.read_batch(batch_id)
     if fields is None:
         raise Refusal(
-            f"Batch '{batch_id}' not found. Its id is Batch.batch_id, which enqueue_batch returned; it is forgotten "
-            "a week after its last job has ended, and RRQ_REDIS_DSN or --settings may name another Redis."
+            f"Batch '{batch_id}' not found. Its id is Batch.batch_id, which enqueue_batch returned. A batch expires a week "
+            "after its last job has ended; RRQ_REDIS_DSN or --settings may name another Redis."
         )
     return _parse(batch_id, fields)
 
@@ -77,7 +77,7 @@ def _describe(found: _Batch) -> Iterator[tuple[str, str]]:
     if found.ended:
         yield "State", f"ended at {found.ended}"
     else:
-        yield "State", "its jobs are still being queued" if found.is_open else "under way"
+        yield "State", "its jobs are still being enqueued" if found.is_open else "in progress"
     yield "Jobs", _number(found.total)
     yield "Not Ended", _number(found.pending)
     yield "Failed or Cancelled", _number(found.failed)
@@ -85,12 +85,12 @@ def _describe(found: _Batch) -> Iterator[tuple[str, str]]:
 
 
 def _function_of(callback: str | None) -> str | None:
-    """Return the function that a kept job calls, which is its second entry."""
+    """Return the function of the stored callback job, which is its second entry."""
     try:
-        kept: Any = json.loads(callback or "null")
+        stored: Any = json.loads(callback or "null")
     except (ValueError, RecursionError):
         return None
-    return str(kept[1]) if isinstance(kept, list) and len(kept) > 1 else None
+    return str(stored[1]) if isinstance(stored, list) and len(stored) > 1 else None
 
 
 def _count(text: str | None) -> int | None:

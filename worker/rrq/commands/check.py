@@ -1,8 +1,9 @@
-"""``rrq check``: is Redis there, and is any worker alive? Made for people and for probes."""
+"""``rrq check``: does Redis answer, and is any worker alive? For people and for probes."""
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import click
 
 from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS
+from rrq.broker.redis_advice import describe_redis_trouble
 from rrq.broker.server_risks import SlotPlace, describe_risks
-from rrq.commands.flow_words import describe_pause, pause_json
+from rrq.commands.flow_text import describe_pause, pause_json
 from rrq.commands.options import json_option, settings_option
 from rrq.commands.output import print_json, print_line, print_note
-from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.flow import FlowState
 from rrq.inspect.missing_functions import MissingFunction, describe_missing, read_missing_functions
 from rrq.inspect.overview import SeenWorker, WorkerKind, find_reporting_workers, read_workers
@@ -23,15 +24,15 @@ from rrq.settings import RRQSettings
 from rrq.settings_loading import load_settings
 from rrq.store import JobStore
 
-# Of the time a check may take, the search for RRQ 0.7 workers among all keys gets this part.
+# The share of the timeout for the search for RRQ 0.7 workers among all keys.
 _SEARCH_SHARE = 0.5
-_MOST_PAUSES_TOLD = 10
-_MOST_FUNCTIONS_TOLD = 10
+_MOST_PAUSES_SHOWN = 10
+_MOST_FUNCTIONS_SHOWN = 10
 
 
 @dataclass
 class _Report:
-    """What the check found out; an error means that it could not look."""
+    """What the check found; with an error it could not look."""
 
     workers: list[SeenWorker] = field(default_factory=list)
     risks: list[str] = field(default_factory=list)
@@ -51,7 +52,7 @@ class _Report:
 
 
 def _refuse_nan(_context: click.Context, _option: click.Parameter, seconds: float) -> float:
-    """Refuse what is in every range and no time; from Python 3.14 on asyncio.timeout() raises ValueError for it."""
+    """Refuse nan, which every range accepts; from Python 3.14 on asyncio.timeout() raises ValueError for it."""
     if isnan(seconds):
         raise click.BadParameter("nan is not a number of seconds")
     return seconds
@@ -72,10 +73,10 @@ def _refuse_nan(_context: click.Context, _option: click.Parameter, seconds: floa
 def check(settings_path: str | None, as_json: bool, timeout_seconds: float) -> None:
     """Perform a health check: Redis answers and at least one worker is alive.
 
-    Exits with 0 when both are true and with 1 when not, so that it can serve as an exec probe.
+    Exits with 0 when both are true, else with 1, and so works as an exec probe.
     """
     settings = load_settings(settings_path)
-    store = open_store(settings)
+    store = JobStore(settings)
     if not as_json:
         print_line("Performing RRQ health check...")
     report = asyncio.run(_check(settings, store, timeout_seconds))
@@ -94,12 +95,12 @@ async def _check(settings: RRQSettings, store: JobStore, timeout_seconds: float)
         async with asyncio.timeout(timeout_seconds):
             await _look(store, report, timeout_seconds * _SEARCH_SHARE)
     except TimeoutError:
-        gone = TimeoutError(f"no answer within {timeout_seconds:g} s")
-        report.error, report.is_connection_error = describe_trouble(settings, gone), True
-    except LOST_REPLY_ERRORS as error:
-        report.error, report.is_connection_error = describe_trouble(settings, error), True
+        silence = TimeoutError(f"no answer within {timeout_seconds:g} s")
+        report.error = describe_redis_trouble(settings.redis_dsn, silence)
+        report.is_connection_error = True
     except REDIS_ERRORS as error:
-        report.error = describe_trouble(settings, error)
+        report.error = describe_redis_trouble(settings.redis_dsn, error)
+        report.is_connection_error = isinstance(error, LOST_REPLY_ERRORS)
     finally:
         await store.aclose()
     return report
@@ -111,35 +112,33 @@ async def _look(store: JobStore, report: _Report, search_seconds: float) -> None
     report.workers += await read_workers(store, observation, reporting)
     if not is_complete:
         report.notes.append(
-            f"There was no time to look at all keys within {search_seconds:g} s, so RRQ 0.7 workers, which "
-            "have no lease, may be missing here."
+            f"The search through all keys was stopped after {search_seconds:g} s, so RRQ 0.7 workers, which have no "
+            "lease, may be missing here."
         )
     report.notes += _describe_fleet(report.workers)
-    try:
+    with _noting_refusal(report, "Whether Redis may lose jobs"):
         facts = await store.read_server_facts()
         report.risks += describe_risks(facts)
         if facts.place is not None:
             report.notes.append(_describe_place(store.keys.prefix, facts.place))
-    except LOST_REPLY_ERRORS:
-        raise
-    except REDIS_ERRORS as refusal:
-        report.notes.append(f"Whether Redis may lose jobs could not be checked: {refusal}")
-    try:
+    with _noting_refusal(report, "Whether workers lack a function"):
         report.missing_functions = await read_missing_functions(store, observation)
-        report.notes += map(describe_missing, report.missing_functions[:_MOST_FUNCTIONS_TOLD])
-    except LOST_REPLY_ERRORS:
-        raise
-    except REDIS_ERRORS as refusal:
-        report.notes.append(f"Whether workers lack a function could not be checked: {refusal}")
-    if not observation.is_controlled:
-        return
+        report.notes += map(describe_missing, report.missing_functions[:_MOST_FUNCTIONS_SHOWN])
+    if observation.is_controlled:
+        with _noting_refusal(report, "Whether anything is paused or limited"):
+            report.flow = await store.read_flow()
+            report.notes += _describe_flow(report.flow)
+
+
+@contextlib.contextmanager
+def _noting_refusal(report: _Report, question: str) -> Iterator[None]:
+    """Turn a command that Redis refuses into a note; a lost connection fails the whole check."""
     try:
-        report.flow = await store.read_flow()
-        report.notes += _describe_flow(report.flow)
+        yield
     except LOST_REPLY_ERRORS:
         raise
     except REDIS_ERRORS as refusal:
-        report.notes.append(f"Whether anything is paused or limited could not be checked: {refusal}")
+        report.notes.append(f"{question} could not be checked: {refusal}")
 
 
 def _describe_place(prefix: str, place: SlotPlace) -> str:
@@ -154,8 +153,8 @@ def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
     legacy = sum(worker.kind is WorkerKind.LEGACY for worker in workers)
     if legacy:
         notes.append(
-            f"{legacy} worker(s) without a lease, as of RRQ 0.7: a job in their hands is lost if they "
-            "die, and they know neither draining nor cancelling. Replace them when you can."
+            f"{legacy} worker(s) without a lease, as of RRQ 0.7: if they die, their running jobs are lost, and they can "
+            "neither drain nor cancel. Replace them when you can."
         )
     lost = sum(worker.kind is WorkerKind.LOST for worker in workers)
     if lost:
@@ -164,24 +163,24 @@ def _describe_fleet(workers: Sequence[SeenWorker]) -> list[str]:
 
 
 def _describe_flow(state: FlowState) -> list[str]:
-    """Return what a person looking at a quiet queue has most likely forgotten."""
+    """Return the pauses and limits that may explain a quiet queue."""
     paused = sorted(state.pauses.items())
-    notes = [f"{describe_pause(target, pause)}." for target, pause in paused[:_MOST_PAUSES_TOLD]]
-    if len(paused) > _MOST_PAUSES_TOLD:
-        notes.append(f"{len(paused) - _MOST_PAUSES_TOLD} more are paused; `rrq flow` lists them.")
-    waiting = sum(state.blocked.values())
-    if state.limits or waiting:
+    notes = [f"{describe_pause(target, pause)}." for target, pause in paused[:_MOST_PAUSES_SHOWN]]
+    if len(paused) > _MOST_PAUSES_SHOWN:
+        notes.append(f"{len(paused) - _MOST_PAUSES_SHOWN} more are paused; `rrq flow` lists them.")
+    blocked = sum(state.blocked.values())
+    if state.limits or blocked:
         notes.append(
-            f"{len(state.limits)} limit(s) are set and {waiting} due job(s) wait for a limit or a pause; "
-            "`rrq flow` shows which."
+            f"{len(state.limits)} limit(s) are set, and limits and pauses block {blocked} due job(s); `rrq flow` shows "
+            "which."
         )
     return notes
 
 
 def _print_report(report: _Report) -> None:
     if report.error is not None:
-        said = "Redis connection failed" if report.is_connection_error else "An unexpected error occurred"
-        print_note(f"ERROR: {said} during health check: {report.error}")
+        event = "Redis connection failed" if report.is_connection_error else "An unexpected error occurred"
+        print_note(f"ERROR: {event} during health check: {report.error}")
         kind = "Redis connection error" if report.is_connection_error else "Unexpected error"
         print_line(f"Worker Health Check: FAIL - {kind}: {report.error}")
     elif not report.active:
@@ -231,7 +230,7 @@ def _to_json(report: _Report) -> dict[str, Any]:
         "rrq_0_7_workers": sum(worker.kind is WorkerKind.LEGACY for worker in report.workers),
         "paused": [pause_json(target, pause) for target, pause in sorted(report.flow.pauses.items())],
         "limits": len(report.flow.limits),
-        "parked": sum(report.flow.blocked.values()),
+        "blocked": sum(report.flow.blocked.values()),
         "missing_functions": [asdict(missing) for missing in report.missing_functions],
         "risks": report.risks,
         "notes": report.notes,

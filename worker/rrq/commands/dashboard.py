@@ -1,4 +1,4 @@
-"""``rrq dashboard``: the web page on queues, workers, jobs and dead letters."""
+"""``rrq dashboard``: serve the web page that shows queues, workers, jobs and dead letters."""
 
 import asyncio
 import secrets
@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rrq.commands.options import settings_option
+from rrq.broker.redis_advice import describe_redis_trouble
+from rrq.commands.options import log_format_option, settings_option
 from rrq.commands.output import print_line
-from rrq.commands.redis_access import describe_trouble, open_store
 from rrq.commands.refusal import Refusal
-from rrq.dashboard.access import AccessOptions, AccessPolicy, build_policy
+from rrq.dashboard.policy import AccessOptions, AccessPolicy, build_policy
 from rrq.dashboard.session_key import read_own_session_key, read_session_key
 from rrq.exc import SettingsError
 from rrq.pod.http import parse_bind
-from rrq.runtime.installation import describe_missing
+from rrq.runtime.installation import describe_missing_extra
 from rrq.runtime.logs import LogFormat, configure_logging
 from rrq.settings import RRQSettings
 from rrq.settings_loading import load_settings
+from rrq.store import JobStore
 
 if TYPE_CHECKING:
     from rrq.dashboard.server import DashboardOptions
@@ -33,46 +34,46 @@ if TYPE_CHECKING:
     default="127.0.0.1:8090",
     show_default=True,
     envvar="RRQ_DASHBOARD_HTTP",
-    help="Where to serve it. [env: RRQ_DASHBOARD_HTTP]",
+    help="Address to listen on. [env: RRQ_DASHBOARD_HTTP]",
 )
 @click.option(
     "--view-token-file",
     type=click.Path(path_type=Path),
     envvar="RRQ_DASHBOARD_VIEW_TOKEN_FILE",
-    help="File with the token that lets people look. [env: RRQ_DASHBOARD_VIEW_TOKEN_FILE]",
+    help="File with the token for viewers. [env: RRQ_DASHBOARD_VIEW_TOKEN_FILE]",
 )
 @click.option(
     "--admin-token-file",
     type=click.Path(path_type=Path),
     envvar="RRQ_DASHBOARD_ADMIN_TOKEN_FILE",
-    help="File with the token that lets people act, too. [env: RRQ_DASHBOARD_ADMIN_TOKEN_FILE]",
+    help="File with the token for admins, who may change things. [env: RRQ_DASHBOARD_ADMIN_TOKEN_FILE]",
 )
 @click.option(
     "--session-key-file",
     type=click.Path(path_type=Path),
     envvar="RRQ_DASHBOARD_SESSION_KEY_FILE",
-    help="File with the random key that signs session cookies; all replicas need the same one. Default: "
-    "~/.local/state/rrq/dashboard-session-key, made when it is missing. [env: RRQ_DASHBOARD_SESSION_KEY_FILE]",
+    help="File with the random key that signs session cookies; all replicas need the same key. Default: "
+    "~/.local/state/rrq/dashboard-session-key, created when missing. [env: RRQ_DASHBOARD_SESSION_KEY_FILE]",
 )
 @click.option(
     "--read-only",
     is_flag=True,
     envvar="RRQ_DASHBOARD_READ_ONLY",
-    help="Nobody may act, whatever else is said.",
+    help="Refuse all changes, also by admins.",
 )
 @click.option(
     "--proxy-user-header",
     metavar="NAME",
     envvar="RRQ_DASHBOARD_PROXY_USER_HEADER",
-    help="Header in which a proxy in front says who signed in, such as X-Forwarded-User.",
+    help="Header in which the proxy in front names the user, such as X-Forwarded-User.",
 )
 @click.option(
     "--proxy-from",
     multiple=True,
     metavar="NETWORK",
     envvar="RRQ_DASHBOARD_PROXY_FROM",
-    help="Addresses of the proxy. Its user header and X-Forwarded-For, which names the client for the limits, are ignored "
-    "from other addresses. Default with --proxy-user-header: this machine.",
+    help="Addresses of the proxy. The user header, and X-Forwarded-For, which names the client for the limits, are "
+    "ignored from other addresses. Default with --proxy-user-header: this machine.",
 )
 @click.option(
     "--proxy-admin",
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="USER",
     envvar="RRQ_DASHBOARD_PROXY_ADMINS",
-    help="User of the proxy who may act; * for all of them. Others may look.",
+    help="User of the proxy who is an admin; * for all of them. Other users are viewers.",
 )
 @click.option(
     "--public-host",
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME",
     envvar="RRQ_DASHBOARD_PUBLIC_HOSTS",
-    help="Name by which browsers know a dashboard on 127.0.0.1 behind a proxy.",
+    help="Host name under which browsers open a dashboard on 127.0.0.1 behind a proxy.",
 )
 @click.option(
     "--hide-arguments",
@@ -96,13 +97,7 @@ if TYPE_CHECKING:
     envvar="RRQ_DASHBOARD_HIDE_ARGUMENTS",
     help="Never show arguments and results of jobs.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["auto", "json", "text"]),
-    default="auto",
-    envvar="RRQ_LOG_FORMAT",
-    help="auto is text on a terminal, else JSON. [env: RRQ_LOG_FORMAT]",
-)
+@log_format_option
 def dashboard(
     settings_path: str | None,
     http: str,
@@ -117,38 +112,34 @@ def dashboard(
     hide_arguments: bool,
     log_format: LogFormat,
 ) -> None:
-    """Serve a web page with queues, pools, workers, jobs and dead letters, live.
+    """Serve a web page that shows queues, pools, workers, jobs and dead letters, live.
 
-    Without further options whoever is on this machine may look, and nobody may change anything. Ctrl-C ends it.
+    Without further options it is read-only and open to every user of this machine. Ctrl-C ends it.
     """
-    if problem := describe_missing("rrq dashboard", "dashboard"):
+    if problem := describe_missing_extra("rrq dashboard", "dashboard"):
         raise Refusal(f"ERROR: {problem}")
     from rrq.dashboard.server import DashboardOptions
 
-    try:
-        host, port = parse_bind(http)
-        policy = build_policy(
-            AccessOptions(
-                host,
-                read_only,
-                _read_token(view_token_file, "--view-token-file"),
-                _read_token(admin_token_file, "--admin-token-file"),
-                proxy_user_header,
-                proxy_from,
-                proxy_admins,
-                public_hosts,
-            )
+    host, port = parse_bind(http)
+    policy = build_policy(
+        AccessOptions(
+            host,
+            read_only,
+            _read_token(view_token_file, "--view-token-file"),
+            _read_token(admin_token_file, "--admin-token-file"),
+            proxy_user_header,
+            proxy_from,
+            proxy_admins,
+            public_hosts,
         )
-    except SettingsError as error:
-        raise Refusal(f"ERROR: {error}") from error
+    )
     settings = load_settings(settings_path)
     configure_logging(log_format, "INFO", None)
-    try:
-        secret = _read_secret(policy, session_key_file)
-    except SettingsError as error:
-        raise Refusal(f"ERROR: {error}") from error
     options = DashboardOptions(
-        policy, secret, hide_arguments, lambda error: describe_trouble(settings, error)
+        policy,
+        _read_secret(policy, session_key_file),
+        hide_arguments,
+        lambda error: describe_redis_trouble(settings.redis_dsn, error),
     )
     try:
         asyncio.run(_serve(settings, options, (host, port)))
@@ -166,7 +157,7 @@ async def _serve(settings: RRQSettings, options: "DashboardOptions", address: tu
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    store = open_store(settings)
+    store = JobStore(settings)
     try:
         async with serve(Dashboard(store, options).build_app(), options.policy, *address) as bound:
             print_line(f"The dashboard is at http://{bound} ({_describe(options.policy)}). Ctrl-C ends it.")
@@ -178,13 +169,13 @@ async def _serve(settings: RRQSettings, options: "DashboardOptions", address: tu
 def _describe(policy: AccessPolicy) -> str:
     if policy.read_only or not (policy.admin_token or policy.proxy_admins):
         return "read-only"
-    return "admins may act"
+    return "admins may change things"
 
 
 def _read_secret(policy: AccessPolicy, path: Path | None) -> bytes:
     if path is not None:
         return read_session_key(path)
-    # Without a token there are no sessions that a restart could end.
+    # Without tokens there are no sessions that have to outlast a restart.
     return read_own_session_key() if policy.takes_tokens else secrets.token_bytes(32)
 
 

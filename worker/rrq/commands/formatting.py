@@ -1,11 +1,23 @@
-"""Values as short text for people: pure."""
+"""Values as short text and tables for people: pure."""
 
 import json
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from rrq.runtime.escaping import escape_unprintable
+
 NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a listing shows, for a terminal or a pipe."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def format_time(moment: datetime | None) -> str:
@@ -58,25 +70,5 @@ def describe_page(offset: int, shown: int, total: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text on one line and harmless: job data must not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else " " if character in "\n\t" else _spelled_out(character)
-        for character in text
-    )
-
-
-def _spelled_out(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def as_strict_json(value: Any) -> Any:
-    """Return the value with NaN and infinities as text: Python reads and writes them, JSON has none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(name): as_strict_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_strict_json(item) for item in value]
-    return value
+    """Return the text on one line and safe for a terminal: job data must not steer it."""
+    return escape_unprintable(text.replace("\n", " ").replace("\t", " "))

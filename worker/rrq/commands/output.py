@@ -1,23 +1,28 @@
-"""Everything a command prints: tables for a terminal, plain text for a pipe, JSON for a program.
+"""Everything a command prints: tables on a terminal, plain text into a pipe, JSON for a program, live views.
 
-Only a terminal gets colours, boxes and wrapping. Whatever comes from a job is printed as text, never
-as markup, and cannot send control characters.
+Only a terminal gets colours, boxes and wrapping. Job data is printed as text, never as markup, and without control
+characters.
 """
 
+import asyncio
+import contextlib
 import json
+import signal
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rrq.commands.formatting import as_strict_json, printable
+from rrq.commands.formatting import Table, printable
 from rrq.commands.refusal import Refusal
+from rrq.runtime.escaping import as_strict_json
 
 if TYPE_CHECKING:
-    from rich.console import OverflowMethod
+    from rich.console import OverflowMethod, RenderableType
     from rich.table import Table as RichTable
+
+T = TypeVar("T")
 
 _STYLES = {
     "COMPLETED": "green",
@@ -31,26 +36,17 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """What a listing shows, whichever way it is printed."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, in ASCII so that every terminal and locale can take it."""
+    """Print one JSON document, in ASCII, which every terminal and locale can show."""
     try:
         text = json.dumps(as_strict_json(value), indent=2, allow_nan=False)
     except RecursionError as error:
         raise Refusal(
-            "ERROR: The data is nested too deeply to be printed. Try --raw, if there is one."
+            "ERROR: The data is nested too deeply to print. Try --raw, if the command has it."
         ) from error
     click.echo(text)
 
@@ -60,13 +56,13 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Tell something about the answer that is no part of it."""
+    """Print a remark about the answer on stderr, where it cannot spoil the output."""
     click.echo(printable(text), err=True)
 
 
 def print_scan_note(max_scan: int) -> None:
-    """Tell that a command has not looked at everything."""
-    print_note(f"Note: only {max_scan} jobs were looked at (--max-scan {max_scan}); 0 looks at all.")
+    """Print that a command has not read everything."""
+    print_note(f"Note: only {max_scan} jobs were read (--max-scan {max_scan}); --max-scan 0 reads all.")
 
 
 def print_table(table: Table) -> None:
@@ -79,7 +75,7 @@ def print_table(table: Table) -> None:
 
 
 def print_plain_table(table: Table) -> None:
-    """Print aligned columns, however wide; programs like ``cut`` and ``awk`` read them."""
+    """Print aligned columns, however wide, for programs like ``cut`` and ``awk``."""
     lines = [list(table.columns), *([printable(cell) for cell in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     click.echo(printable(table.title))
@@ -127,3 +123,46 @@ def _field_lines(name: str, value: str) -> list[str]:
     if len(parts) == 1:
         return [f"{name}: {parts[0]}"]
     return [f"{name}:", *(f"  {part}" for part in parts)]
+
+
+@contextlib.contextmanager
+def show_progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, if that is a terminal; yields a function that adds finished items."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # Removed at the end: the line on stdout then says what was done.
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(description, total=total)
+        yield lambda done: progress.advance(bar, done)
+
+
+async def show_live(
+    look: Callable[[], Awaitable[T]], draw: "Callable[[T, int], RenderableType]", refresh_seconds: float
+) -> None:
+    """Draw what ``look`` returns again and again until a signal ends it; ``draw`` gets the lines of the terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    stopping = asyncio.Event()
+    # Signals instead of KeyboardInterrupt, so that the terminal is restored first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        with Live(console=Console(), screen=True, auto_refresh=False) as live:
+            while not stopping.is_set():
+                looking = asyncio.ensure_future(look())
+                # A server that hangs must not delay the end.
+                await asyncio.wait({looking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not looking.done():
+                    looking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    # The size is read each time, because the window may have changed.
+                    live.update(draw(await looking, live.console.size.height), refresh=True)
+                await asyncio.wait({stopped}, timeout=refresh_seconds)
+    finally:
+        stopped.cancel()

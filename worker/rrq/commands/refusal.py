@@ -1,4 +1,4 @@
-"""The one way in which a command says no."""
+"""How a command says no: exit code 1 and one clear message on stderr."""
 
 import click
 
@@ -7,7 +7,7 @@ from rrq.runtime.masking import mask_secrets
 
 
 class Refusal(click.ClickException):
-    """Ends the command with exit code 1 and its message, as it is, on stderr."""
+    """Ends the command with exit code 1 and prints its message, as it is, on stderr."""
 
     exit_code = 1
 
@@ -16,8 +16,8 @@ class Refusal(click.ClickException):
 
 
 def harmless(message: str) -> str:
-    """Return a message fit for a terminal, its lines kept.
+    """Return a message that is safe to print, its lines kept.
 
-    What an application's own code raised may quote a password, and an argument may steer the terminal.
+    An exception of the application may quote a password, and an argument may steer the terminal.
     """
     return "\n".join(printable(line) for line in mask_secrets(message).split("\n"))

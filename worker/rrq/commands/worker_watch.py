@@ -1,6 +1,6 @@
-"""``rrq worker watch``: one worker that starts anew whenever the source code changes.
+"""``rrq worker watch``: one worker that restarts whenever the source code changes.
 
-The worker runs in a process of its own, because a module that was imported once stays as it was.
+The worker runs in a process of its own, because a module that was imported stays as it was.
 """
 
 import asyncio
@@ -15,14 +15,13 @@ import click
 from watchfiles import PythonFilter, awatch
 
 from rrq.commands.options import settings_option
-from rrq.commands.redis_access import open_store
 from rrq.runtime.installation import describe_other_distribution
 from rrq.settings_loading import load_settings, require_registry
+from rrq.store import JobStore
 
-# Beyond the grace period of its jobs a worker needs a moment to hand back and to say goodbye.
+# After the grace period a worker still returns its jobs and ends its lease.
 _STOP_MARGIN_SECONDS = 5.0
-# Code and what configures it. Any file would be too much: a handler that writes into the folder would
-# restart its own worker for ever.
+# Code and its configuration. Not any file: a handler that writes into the folder would restart its own worker for ever.
 _CONFIGURATION_FILES = (".env", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".json")
 
 
@@ -38,55 +37,55 @@ _CONFIGURATION_FILES = (".env", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".json
 @settings_option
 def worker_watch(path: Path, queues: tuple[str, ...], settings_path: str | None) -> None:
     """Run one worker and restart it gracefully when Python or configuration files change."""
-    # As it is now: what loading adds from a .env must not outlast the next change of that file.
+    # Copied before loading adds variables from a .env file, so that a change of that file takes effect.
     environment = dict(os.environ)
     settings = load_settings(settings_path)
     require_registry(settings)
-    open_store(settings)  # opens no connection: a DSN that can never work is told in one line
+    JobStore(settings)  # opens no connection, but raises SettingsError for a DSN that can never work
     options = [f"--settings={settings_path}"] if settings_path else []
     options += [f"--queue={queue}" for queue in queues]
     if warning := describe_other_distribution():
         click.echo(f"WARNING: {warning}", err=True)
     stop_seconds = settings.worker_shutdown_grace_period_seconds + _STOP_MARGIN_SECONDS
-    asyncio.run(_watch(path, _WatchedWorker(options, environment, stop_seconds)))
+    asyncio.run(_watch(path, _WorkerProcess(options, environment, stop_seconds)))
 
 
-class _WatchedWorker:
-    """The child process; ``start`` and ``stop`` alternate."""
+class _WorkerProcess:
+    """The process of the worker; ``start`` and ``stop`` alternate."""
 
     def __init__(self, options: Sequence[str], environment: Mapping[str, str], stop_seconds: float) -> None:
         self._command = (sys.executable, "-m", "rrq.commands.watch_child", *options)
         self._environment = environment
         self._stop_seconds = stop_seconds
         self._process: asyncio.subprocess.Process | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(*self._command, env=self._environment)
-        self._watcher = asyncio.create_task(self._tell_end(self._process))
+        self._waiting = asyncio.create_task(self._print_end(self._process))
 
     async def stop(self) -> None:
-        """Let the worker drain; one that does not end in time is killed, and its jobs run again."""
-        process, watcher = self._process, self._watcher
-        if process is None or watcher is None:
+        """Drain the worker. A worker that does not end in time is killed, and its jobs run again."""
+        process, waiting = self._process, self._waiting
+        if process is None or waiting is None:
             return
-        watcher.cancel()
+        waiting.cancel()
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
         try:
             await asyncio.wait_for(process.wait(), self._stop_seconds)
         except TimeoutError:
-            click.echo(f"The worker did not end within {self._stop_seconds:g} s and is killed.", err=True)
+            click.echo(f"The worker did not end within {self._stop_seconds:g} s; killing it.", err=True)
             process.kill()
             await process.wait()
 
-    async def _tell_end(self, process: asyncio.subprocess.Process) -> None:
+    async def _print_end(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         click.echo(f"The worker ended with exit code {code}. It starts again when a file changes.", err=True)
 
 
-async def _watch(path: Path, worker: _WatchedWorker) -> None:
+async def _watch(path: Path, worker: _WorkerProcess) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,7 +95,7 @@ async def _watch(path: Path, worker: _WatchedWorker) -> None:
     await worker.start()
     try:
         async for changes in awatch(path, watch_filter=files, stop_event=stopping):
-            click.echo(f"{_describe_changes({file for _, file in changes})} changed, restarting the worker.")
+            click.echo(f"{_describe_changes({file for _, file in changes})} changed; restarting the worker.")
             await worker.stop()
             if stopping.is_set():
                 break

@@ -1,8 +1,8 @@
 """The web dashboard: what ``rrq dashboard`` serves.
 
-``access.py`` decides who may do what, ``reading.py`` asks the store, ``views.py`` and its neighbours turn the answers
-into JSON,
-``feed.py`` looks once a second for all browsers together, ``actions.py`` changes things and leaves a trace of
-it, ``server.py`` is the thin shell around them that speaks HTTP. What one client may take is decided in ``limits.py``,
-and ``connections.py`` and ``bodies.py`` hold requests to it. The page itself is in ``static``.
+``server.py`` speaks HTTP. ``policy.py`` and ``access.py`` decide who may do what, ``callers.py`` applies that to requests.
+``snapshot.py``, ``reading.py`` and ``job_lists.py`` read from the store; ``views.py``, ``job_views.py``, ``samples.py`` and
+``dead_groups.py`` turn it into JSON. ``feed.py`` reads once a second for all browsers, ``streams.py`` sends that to them.
+``actions.py`` changes things and writes the audit. ``limits.py`` decides what one client may use; ``connections.py`` and
+``bodies.py`` enforce it. The page itself is in ``static``.
 """

@@ -1,7 +1,7 @@
-"""What an admin may change: each order is checked, carried out through the store, and written to the audit.
+"""What an admin may change: checks each order, carries it out through the store, and writes the audit.
 
-Orders name their objects by rule ("this group of dead letters") and carry the number that the person saw; no
-more than that many are touched, whatever came meanwhile.
+An order names its objects by rule, such as a group of dead letters, and has the number that the user saw. It never
+changes more than that number, even if more objects match meanwhile.
 """
 
 import json
@@ -29,7 +29,7 @@ _IDS_AUDITED: Final = 20
 
 
 class OrderRefused(Exception):
-    """The order makes no sense, or not any more; its text is for the person who gave it."""
+    """The order makes no sense, or no longer does; the text is for the user who sent it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Actions:
         }
 
     async def run(self, name: str, order: Order, actor: str) -> Done:
-        """Carry out an order; raises OrderRefused when it cannot be."""
+        """Carry out an order. Raises OrderRefused when that is impossible."""
         carry_out = self._orders.get(name)
         if carry_out is None:
             raise OrderRefused(f"There is no action {name!r}.")
@@ -77,7 +77,7 @@ class Actions:
     async def _resume(self, order: Order, actor: str) -> Done:
         target = _target(order)
         await self._store.set_pause(target, None, actor)
-        return Done(1, f"{_name(target)} goes on.")
+        return Done(1, f"{_name(target)} is resumed.")
 
     async def _cancel_job(self, order: Order, actor: str) -> Done:
         job_id = _text(order, "id")
@@ -85,32 +85,32 @@ class Actions:
         if code not in (CancelCode.CANCELLED, CancelCode.TOLD):
             raise OrderRefused(_CANNOT_CANCEL[code].format(job_id=job_id, status=status))
         await self._store.audit(actor, "cancel", f"job:{job_id}", {"status": status})
-        told = "is cancelled" if code is CancelCode.CANCELLED else "runs; its worker was told to stop it"
-        return Done(1, f"Job {job_id} {told}.")
+        outcome = "is cancelled" if code is CancelCode.CANCELLED else "is running; its worker will cancel it"
+        return Done(1, f"Job {job_id} {outcome}.")
 
     async def _cancel_where(self, order: Order, actor: str) -> Done:
         queue, function = _text(order, "queue"), _text(order, "function")
         if not queue:
-            raise OrderRefused("Name the queue; everything at once is not cancelled from here.")
+            raise OrderRefused("Name the queue; this page cannot cancel the jobs of all queues at once.")
         chosen = JobFilter(queue, function or None)
         matching = await self._store.cancel_where(chosen, only_count=True)
         if _is_dry(order):
             return Done(matching, f"{_jobs(matching)} would be cancelled.")
         if matching > _expected(order):
-            raise OrderRefused(f"Meanwhile {_jobs(matching)} match, more than you were told. Look again.")
+            raise OrderRefused(f"{_jobs(matching)} match by now, more than you confirmed. Count them again.")
         affected = await self._store.cancel_where(chosen, actor)
         return Done(affected, f"{_jobs(affected)} cancelled.")
 
     async def _requeue(self, order: Order, actor: str) -> Done:
         letters = await self._choose(order)
         if _is_dry(order):
-            return Done(len(letters), f"{_jobs(len(letters))} would be queued again.")
+            return Done(len(letters), f"{_jobs(len(letters))} would be requeued.")
         groups = group_by_queue(
             (DeadLetter(letter.job_id, letter) for letter in letters), self._store.settings.default_queue_name
         )
         affected = (await requeue_by_queue(self._store, self._dlq, groups)).total()
         await self._audit_requeue(actor, [letter.job_id for letter in letters], affected)
-        return Done(affected, f"{_jobs(affected)} queued again.")
+        return Done(affected, f"{_jobs(affected)} requeued.")
 
     async def _delete(self, order: Order, actor: str) -> Done:
         letters = await self._choose(order)
@@ -130,26 +130,26 @@ class Actions:
         if job is None or not await self._store.edit_dead_letter(
             self._dlq, job_id, json.dumps(args), json.dumps(kwargs), actor
         ):
-            raise OrderRefused(f"Job {job_id} is no dead letter any more; look at it again.")
+            raise OrderRefused(f"Job {job_id} is no longer a dead letter; reload the page.")
         queue = _text(order, "queue") or job.queue_name or self._store.settings.default_queue_name
         affected = await requeue_dead_letters(self._store, self._dlq, queue, [job_id])
         await self._audit_requeue(actor, [job_id], affected)
-        return Done(affected, f"Job {job_id} is queued again with other arguments.")
+        return Done(affected, f"Job {job_id} is requeued with the new arguments.")
 
     async def _choose(self, order: Order) -> list[StoredJob]:
-        """Return the letters meant, the oldest first, and not more than the person was told."""
+        """Return the chosen dead letters, the oldest first, and not more than the user confirmed."""
         job_id, group_id = _text(order, "id"), _text(order, "group")
         if job_id:
             letter = await find_dead_letter(self._store, self._dlq, job_id)
             if letter is None or letter.job is None:
-                raise OrderRefused(f"Job {job_id} is no dead letter any more; look at it again.")
+                raise OrderRefused(f"Job {job_id} is no longer a dead letter; reload the page.")
             return [letter.job]
         if not group_id:
             raise OrderRefused("Name a dead letter or a group of them.")
         letters, _ = await read_dead_letters(self._store)
         wanted = [letter for letter in reversed(letters) if group_id_of(letter) == group_id]
         if not wanted:
-            raise OrderRefused("Nothing is left in this group; somebody was faster.")
+            raise OrderRefused("This group has no dead letters left; another user was faster.")
         return wanted if _is_dry(order) else wanted[: _expected(order)]
 
     async def _audit_requeue(self, actor: str, job_ids: list[str], affected: int) -> None:
@@ -158,7 +158,7 @@ class Actions:
 
 
 _CANNOT_CANCEL: Final = {
-    CancelCode.CANNOT_TELL: "Job {job_id} runs on a worker that cannot be told (RRQ 0.7).",
+    CancelCode.CANNOT_TELL: "Job {job_id} runs on a worker of RRQ 0.7, which cannot cancel it.",
     CancelCode.ENDED: "Job {job_id} has ended already ({status}).",
     CancelCode.NOT_FOUND: "There is no job {job_id}; it may have expired.",
 }
@@ -167,7 +167,7 @@ _CANNOT_CANCEL: Final = {
 def _text(order: Order, name: str) -> str:
     value = order.get(name, "")
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise OrderRefused(f"{name} must be a text of at most {_LONGEST_TEXT} characters.")
+        raise OrderRefused(f"{name} must be text of at most {_LONGEST_TEXT} characters.")
     return value.strip()
 
 
@@ -192,17 +192,17 @@ def _is_dry(order: Order) -> bool:
 def _expected(order: Order) -> int:
     expected = order.get("expected")
     if not isinstance(expected, int) or isinstance(expected, bool) or expected < 1:
-        raise OrderRefused("Say how many jobs you expect to be affected; ask with dry_run first.")
+        raise OrderRefused("expected must be the number of affected jobs; get it with dry_run first.")
     return expected
 
 
 def _json(order: Order, name: str, kind: type[Any]) -> Any:
-    """Read arguments, which come as the text that a person typed."""
+    """Parse arguments, which come as the text that a user typed."""
     text = order.get(name)
     try:
         value = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError) as error:
-        raise OrderRefused(f"{name} is no JSON: {error}.") from error
+        raise OrderRefused(f"{name} is not JSON: {error}.") from error
     if not isinstance(value, kind):
         raise OrderRefused(f"{name} must be a JSON {'list' if kind is list else 'object'}.")
     return value

@@ -1,4 +1,4 @@
-"""The files of the page, read once: what is not among them is never looked for on the disk."""
+"""The files of the page, read once at the start; the server never reads another file for a request."""
 
 import hashlib
 import mimetypes

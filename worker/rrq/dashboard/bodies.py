@@ -1,4 +1,4 @@
-"""The body of a request as JSON, within a number of bytes and a time."""
+"""Reads the body of a request as JSON, within a limit of bytes and time."""
 
 import asyncio
 import json
@@ -16,17 +16,17 @@ _BODY_SECONDS: Final = 10.0
 
 
 async def read_order(request: web.Request, most_bytes: int) -> dict[str, Any]:
-    """Return the JSON object that a page sent; raises an HTTPException that says what is wrong with it."""
-    # A form of another page can send text, but no JSON without asking the browser first.
+    """Return the JSON object that a page sent. Raises an HTTPException that says what is wrong with it."""
+    # A form on another site can send text, but for JSON the browser asks this server first.
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(reason="Send JSON.")
     body = await _read_body(request, most_bytes)
     try:
         order = json.loads(body)
     except (ValueError, RecursionError):
-        raise web.HTTPBadRequest(reason="The body is no JSON.") from None
+        raise web.HTTPBadRequest(reason="The body is not JSON.") from None
     if not isinstance(order, dict):
-        raise web.HTTPBadRequest(reason="The body is no JSON object.")
+        raise web.HTTPBadRequest(reason="The body is not a JSON object.")
     return order
 
 
@@ -46,7 +46,7 @@ async def _read_body(request: web.Request, most_bytes: int) -> bytes:
         raise web.HTTPBadRequest(reason="The body does not match its headers.") from None
     except TimeoutError:
         raise web.HTTPRequestTimeout(
-            reason="The rest of the request did not come in time. Send it again."
+            reason="The rest of the request did not arrive in time. Send it again."
         ) from None
     return bytes(body)
 

@@ -1,7 +1,6 @@
-"""One connection of a client: how long and how large the head of a request may be, and which one is closed
-when there are too many.
+"""Connections of clients: limits the time and size of a request head, and closes connections when there are too many.
 
-It stands between the socket and aiohttp, which has no deadline for the head of a request and no limit per peer.
+It works between the socket and aiohttp, which has no deadline for the head of a request and no limit per peer.
 """
 
 import asyncio
@@ -13,19 +12,19 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from rrq.dashboard.access import AccessPolicy, find_client, is_proxy
-from rrq.dashboard.limits import MOST_CONNECTIONS, MOST_CONNECTIONS_PER_PEER, Places
+from rrq.dashboard.limits import MOST_CONNECTIONS, MOST_CONNECTIONS_PER_PEER, Quota
+from rrq.dashboard.policy import AccessPolicy, find_client, is_proxy
 
 logger = logging.getLogger(__name__)
 
-# A browser opens connections ahead of need; it opens another when one was closed meanwhile.
+# A browser opens connections before it needs them, and opens another when one was closed.
 _HEAD_SECONDS: Final = 10.0
-#: After an answer: to read all of it, and to send the next request.
+#: After an answer: time to read it and to send the next request.
 _NEXT_HEAD_SECONDS: Final = 60.0
-#: Cookies of other programs on the same host name are part of it.
+#: Includes cookies of other programs on the same host name.
 _LARGEST_HEAD: Final = 32 * 1024
 _READ_BYTES: Final = 16 * 1024
-# Time to read a refusal while the rest of the request is thrown away.
+# Time to read a refusal while the server discards the rest of the request.
 _LINGERING_SECONDS: Final = 2.0
 _SHUTDOWN_SECONDS: Final = 2.0
 _WARNING_SECONDS: Final = 60.0
@@ -36,7 +35,7 @@ _TOO_LARGE: Final = (
 
 
 class Stage(Enum):
-    """What a connection does; the value says how soon it gives way to others."""
+    """What a connection is doing; the value is its rank in the quotas."""
 
     READING = 0
     STREAMING = 1
@@ -44,7 +43,7 @@ class Stage(Enum):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Passes on what aiohttp may see of a connection."""
+    """Passes the bytes of a connection to aiohttp, within the limits."""
 
     def __init__(self, http: asyncio.Protocol, limiter: "ConnectionLimiter") -> None:
         self.stage = Stage.READING
@@ -53,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limiter = limiter
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        # Of a size of our own: otherwise one read may bring 256 KiB.
+        # A fixed size, because asyncio reads up to 256 KiB at once by default.
         self._buffer = bytearray(_READ_BYTES)
         self._head_bytes = 0
         self._head_tail = b""
@@ -95,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """While a request is answered no head is waited for."""
+        """Suspend the limits of the head while a request is answered."""
         self._cancel_deadline()
         self._head_bytes = -1
         self.stage = Stage.ANSWERING
@@ -107,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contextmanager
     def at(self, stage: Stage) -> Iterator[None]:
-        """Be at another stage for a part of the answer."""
+        """Set another stage for a part of the answer."""
         before, self.stage = self.stage, stage
         try:
             yield
@@ -115,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
             self.stage = before
 
     def abort(self) -> None:
-        """Close without waiting for a client that may read nothing."""
+        """Close at once, without waiting for a client that may not read."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -131,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_head_too_large(self, data: bytes) -> bool:
         if self._head_bytes < 0:
-            return False  # what comes is a body, which its reader limits
+            return False  # these bytes are a body, which its reader limits
         seen = self._head_tail + data
         end = seen.find(_HEAD_END)
         self._head_bytes += len(data) if end < 0 else end
@@ -144,34 +143,34 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def find_connection(request: web.Request) -> Connection:
-    """Return the connection that a request came by; raises ConnectionResetError when it is gone."""
+    """Return the connection of a request. Raises ConnectionResetError when the client has disconnected."""
     if request.transport is None:
-        raise ConnectionResetError("The client went away.")
+        raise ConnectionResetError("The client has disconnected.")
     connection = request.transport.get_protocol()
     assert isinstance(connection, Connection)
     return connection
 
 
 class ConnectionLimiter:
-    """Counts the connections of all peers, and closes the one that gives way when there are too many."""
+    """Counts the connections of all peers, and closes one when there are too many."""
 
     def __init__(self, policy: AccessPolicy) -> None:
         self._policy = policy
-        self._places = Places[Connection](
-            MOST_CONNECTIONS, MOST_CONNECTIONS_PER_PEER, lambda held: held.stage.value
+        self._quota = Quota[Connection](
+            MOST_CONNECTIONS, MOST_CONNECTIONS_PER_PEER, lambda connection: connection.stage.value
         )
         self._next_warning_at = 0.0
 
     def enter(self, connection: Connection) -> None:
-        # All clients of a proxy have its address; what each of them takes is counted by request.
+        # All clients of a proxy have its address, so their requests are counted one by one instead.
         may_have_all = is_proxy(self._policy, connection.peer)
-        leaving = self._places.take(self._owner_of(connection), connection, may_have_all=may_have_all)
+        leaving = self._quota.take(self._owner_of(connection), connection, may_have_all=may_have_all)
         if leaving is not None:
             leaving.abort()
             self._warn(leaving.peer)
 
     def leave(self, connection: Connection) -> None:
-        self._places.free(self._owner_of(connection), connection)
+        self._quota.free(self._owner_of(connection), connection)
 
     def _owner_of(self, connection: Connection) -> str:
         return find_client(self._policy, connection.peer, ())
@@ -192,7 +191,7 @@ async def serve(app: web.Application, policy: AccessPolicy, host: str, port: int
         shutdown_timeout=_SHUTDOWN_SECONDS,
         lingering_time=_LINGERING_SECONDS,
         read_bufsize=_READ_BYTES,
-        # No page of ours compresses what it sends; a small body could become a large one.
+        # The page never compresses what it sends, and a small compressed body could become a large one.
         auto_decompress=False,
     )
     await runner.setup()

@@ -1,4 +1,4 @@
-"""Dead letters by what they died of: one function, one error with everything variable left out. Pure."""
+"""Groups dead letters by function and error, with everything variable in the error left out. Pure."""
 
 import hashlib
 from collections import Counter
@@ -18,7 +18,7 @@ _MOST_GROUPS: Final = 200
 
 @dataclass
 class DeadGroup:
-    """Dead letters of one function that died of the same."""
+    """Dead letters of one function with the same error."""
 
     group_id: str
     function: str
@@ -46,7 +46,7 @@ def group_id_of(job: StoredJob) -> str:
 
 
 def group_dead_letters(jobs: Iterable[StoredJob], keys: Keys) -> list[DeadGroup]:
-    """Return the groups, the largest first; ids within a group as the list had them, newest first."""
+    """Return the groups, the largest first; ids within a group in the order of the list, newest first."""
     groups: dict[str, DeadGroup] = {}
     for job in jobs:
         group_id = group_id_of(job)
@@ -82,7 +82,7 @@ def _build_group(group: DeadGroup) -> Json:
 def build_group_page(
     jobs: Sequence[StoredJob], group_id: str, offset: int, limit: int, keys: Keys, now: datetime
 ) -> Json | None:
-    """Return one group with a page of its jobs; None when nobody died of that."""
+    """Return one group with a page of its jobs; None for an unknown group."""
     group = next((group for group in group_dead_letters(jobs, keys) if group.group_id == group_id), None)
     if group is None:
         return None

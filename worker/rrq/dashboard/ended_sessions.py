@@ -1,20 +1,21 @@
-"""Which sessions were ended by signing out, for all servers that share a Redis and across their restarts.
+"""Which sessions were ended by signing out, for all servers that share a Redis, and across their restarts.
 
-A session cookie is valid by its signature, so this record is what makes signing out more than forgetting the cookie.
+A session cookie is valid by its signature. Without this record, a copied cookie would still work after signing out.
 """
 
 import asyncio
 import logging
 from time import time
 
-from rrq.dashboard.access import Role, Session
+from rrq.dashboard.access import Session
 from rrq.dashboard.feed import TROUBLE, SharedReads
+from rrq.dashboard.policy import Role
 from rrq.store import JobStore
 
 logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 1.0
-# A server whose Redis takes no writes keeps its record itself, and not without end.
+# A server whose Redis refuses writes keeps the record in memory, with this limit.
 _MOST_UNSTORED = 1000
 
 
@@ -33,7 +34,7 @@ class EndedSessions:
         return session_id in self._stored or session_id in self._unstored
 
     async def end(self, session: Session) -> None:
-        """End a session: here at once, elsewhere as soon as Redis has stored it."""
+        """End a session: on this server at once, on others as soon as Redis has stored it."""
         self._unstored[session.id] = session
         while len(self._unstored) > _MOST_UNSTORED:
             del self._unstored[next(iter(self._unstored))]
@@ -43,7 +44,7 @@ class EndedSessions:
             logger.warning("cannot read ended sessions", extra={"error": str(error)})
 
     async def refresh(self) -> None:
-        """Learn what other servers ended, if that was not done in the last second; raises TROUBLE."""
+        """Read which sessions other servers have ended, at most once a second. Raises TROUBLE."""
         await self._shared.get("ended", _FRESH_SECONDS, self._exchange)
 
     async def _exchange(self) -> None:
@@ -63,7 +64,7 @@ class EndedSessions:
                 )
                 written.append(session.id)
         except TROUBLE as error:
-            # Said once: each look at the page tries again.
+            # Logged once, because each request tries again.
             if not self._is_refused:
                 logger.warning(
                     "cannot store ended sessions: other replicas and restarts still accept them",

@@ -1,8 +1,7 @@
-"""One look a second for all browsers together.
+"""Reads once a second for all browsers together.
 
-However many pages are open, Redis is asked once: ``Feed`` takes the samples and keeps the last minutes of them, and
-every open page waits for the next one. ``SharedReads`` does the same for the pages that show more than the samples
-hold.
+However many pages are open, the server reads Redis once: ``Feed`` takes samples and keeps those of the last minutes, and
+every open page waits for the next sample. ``SharedReads`` shares all other readings.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from rrq.broker.connection import REDIS_ERRORS
 from rrq.dashboard.samples import MinuteDepths, build_history, build_sample
-from rrq.dashboard.values import Picture
+from rrq.dashboard.values import DashboardSnapshot
 from rrq.exc import RRQError
 
 logger = logging.getLogger(__name__)
@@ -22,14 +21,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCHED_SECONDS: Final = 1.0
-# Slow, but not never: whoever opens the page wants to see how deep the queues were in the last hour.
+# Slow, but not never: a page that opens shows how deep the queues were in the last hour.
 _UNWATCHED_SECONDS: Final = 15.0
 _FRESH_SECONDS: Final = 3.0
 _KEPT_SAMPLES: Final = 300
-#: A proxy ends connections that stay silent; a comment costs nothing.
+#: After this time a comment is sent, because proxies close silent connections.
 _SILENCE_SECONDS: Final = 15.0
 
-#: What may keep us from a picture: Redis itself, or what somebody put there.
+#: Errors that prevent a snapshot: of Redis, or of the data in it.
 TROUBLE: Final = (*REDIS_ERRORS, RRQError, TimeoutError)
 
 Message = tuple[str, dict[str, Any]]
@@ -39,13 +38,13 @@ class Feed:
     """Takes samples while it runs; ``watch`` yields them to any number of pages."""
 
     def __init__(
-        self, read: Callable[[], Awaitable[Picture]], describe: Callable[[BaseException], str]
+        self, read: Callable[[], Awaitable[DashboardSnapshot]], describe: Callable[[BaseException], str]
     ) -> None:
         self._read = read
         self._describe = describe
         self._samples: deque[dict[str, Any]] = deque(maxlen=_KEPT_SAMPLES)
         self._depths = MinuteDepths()
-        self._picture: Picture | None = None
+        self._snapshot: DashboardSnapshot | None = None
         self._seen_at = -_FRESH_SECONDS
         self._trouble: dict[str, Any] | None = None
         self._news = asyncio.Condition()
@@ -54,45 +53,45 @@ class Feed:
         self._is_wanted = asyncio.Event()
 
     @property
-    def picture(self) -> Picture | None:
-        """The newest picture; None before the first."""
-        return self._picture
+    def snapshot(self) -> DashboardSnapshot | None:
+        """The newest snapshot; None before the first."""
+        return self._snapshot
 
     @property
-    def fresh_picture(self) -> Picture | None:
-        """The newest picture if it is of the last seconds, as it is while anybody watches."""
-        return self._picture if monotonic() - self._seen_at < _FRESH_SECONDS else None
+    def fresh_snapshot(self) -> DashboardSnapshot | None:
+        """The newest snapshot if it is a few seconds old at most, as it is while a page watches."""
+        return self._snapshot if monotonic() - self._seen_at < _FRESH_SECONDS else None
 
     async def run(self, ending: asyncio.Event) -> None:
         """Sample until cancelled, or until ``ending`` is set."""
         while True:
             started = monotonic()
             await self.run_once()
-            # A cancellation that meets a connection half open comes out of it as trouble with Redis.
+            # A cancellation while a connection opens is turned into an error of Redis, so it may not end this loop.
             if ending.is_set():
                 return
             pause = _WATCHED_SECONDS if self._watchers else _UNWATCHED_SECONDS
             self._is_wanted.clear()
             try:
                 async with asyncio.timeout(max(0.05, pause - (monotonic() - started))):
-                    # The first to watch does not wait for the slow round to end.
+                    # The first watcher need not wait for the end of a slow round.
                     await self._is_wanted.wait()
             except TimeoutError:
                 pass
 
     async def run_once(self) -> None:
-        """Take one sample, or learn that there is none, and tell everybody who watches."""
+        """Take one sample, or note why that failed, and wake all watchers."""
         try:
-            picture = await self._read()
-            sample = build_sample(self._picture, picture)
-            self._depths.add(picture)
+            snapshot = await self._read()
+            sample = build_sample(self._snapshot, snapshot)
+            self._depths.add(snapshot)
             self._samples.append(sample)
-            self._picture, self._trouble, self._seen_at = picture, None, monotonic()
+            self._snapshot, self._trouble, self._seen_at = snapshot, None, monotonic()
         except TROUBLE as error:
-            # No sample: a queue that could not be read is not an empty one.
+            # No sample, because a queue that could not be read is not an empty queue.
             if self._trouble is None:
-                logger.warning("no picture of the queues", extra={"error": str(error)})
-                since_ms = self._picture.now_ms if self._picture is not None else None
+                logger.warning("no snapshot of the queues", extra={"error": str(error)})
+                since_ms = self._snapshot.now_ms if self._snapshot is not None else None
                 self._trouble = {"since_ms": since_ms}
             self._trouble = {**self._trouble, "words": self._describe(error)}
         async with self._news:
@@ -100,7 +99,7 @@ class Feed:
             self._news.notify_all()
 
     async def watch(self) -> AsyncGenerator[Message | None]:
-        """Yield what happened so far, then each new sample; None when there was none for a while.
+        """Yield the history, then each new sample; None after a time without one.
 
         A page that reads slowly misses samples instead of queueing them.
         """
@@ -115,9 +114,9 @@ class Feed:
                         yield "trouble", self._trouble
                     elif has_history:
                         yield "sample", self._samples[-1]
-                    if not has_history and self._picture is not None:
+                    if not has_history and self._snapshot is not None:
                         has_history = True
-                        yield "history", build_history(self._picture, list(self._samples), self._depths)
+                        yield "history", build_history(self._snapshot, list(self._samples), self._depths)
                 elif not await self._wait_beyond(number):
                     yield None
         finally:
@@ -133,25 +132,25 @@ class Feed:
 
 
 class SharedReads:
-    """Answers the same question of many pages with one reading, for as long as it is fresh."""
+    """Answers the same question of many pages with one reading, while that is fresh."""
 
     def __init__(self) -> None:
         self._readings: dict[object, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, question: object, fresh_seconds: float, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``read`` said at most ``fresh_seconds`` ago, or says now."""
+        """Return a result of ``read`` that is at most ``fresh_seconds`` old."""
         now = monotonic()
         self._forget(now)
         known = self._readings.get(question)
         if known is None:
             known = (now + fresh_seconds, asyncio.ensure_future(_as_coroutine(read)))
             self._readings[question] = known
-        # A browser that goes away must not take the answer from the others.
+        # A browser that disconnects must not cancel the reading for the others.
         answer: T = await asyncio.shield(known[1])
         return answer
 
     def forget_all(self) -> None:
-        """After a change nobody shall be shown what was before."""
+        """Forget all results, after a change."""
         self._readings.clear()
 
     def _forget(self, now: float) -> None:

@@ -1,6 +1,6 @@
 """Jobs as lists show them, and one job with everything about it. Pure.
 
-Times are milliseconds since 1970, durations seconds; what is not known is null and never zero.
+Times are milliseconds since 1970, durations seconds; an unknown value is null, never zero.
 """
 
 import json
@@ -18,7 +18,7 @@ _LONGEST_VALUE: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class ValueRules:
-    """What of the arguments and results of jobs leaves the server."""
+    """Whether arguments and results of jobs leave the server."""
 
     hides_values: bool = False
 
@@ -34,7 +34,7 @@ def build_job_page(page: JobPage, keys: Keys, now: datetime, queue_names: Sequen
 
 
 def build_job_row(entry: ListedJob, keys: Keys, now: datetime) -> Json:
-    """Return what lists show; a job whose hash is gone is known by its id alone."""
+    """Return what lists show; of a job that has expired, only the id is known."""
     extra = {"due_ms": entry.due_at_ms, "worker": entry.worker_id, "scope": entry.scope}
     if entry.job is None:
         return {"id": entry.job_id, "is_gone": True, **extra}
@@ -86,7 +86,7 @@ def build_job(found: FoundJob, keys: Keys, now: datetime, rules: ValueRules) -> 
 
 
 def build_value(value: Any, rules: ValueRules) -> Json:
-    """Return arguments or a result as text, or that there is more of it, or that it is not shown."""
+    """Return arguments or a result as text, cut if too long, or that they are hidden."""
     if rules.hides_values:
         return {"is_hidden": True, "is_cut": False, "text": None}
     text = json.dumps(value, ensure_ascii=False, indent=2)
@@ -94,19 +94,19 @@ def build_value(value: Any, rules: ValueRules) -> Json:
 
 
 def _progress(job: StoredJob) -> Json | None:
-    told = job.json("progress")
-    if not isinstance(told, dict):
+    progress = job.json("progress")
+    if not isinstance(progress, dict):
         return None
     return {
-        "done": _number(told.get("done")),
-        "total": _number(told.get("total")),
-        "note": str(told.get("note") or "")[:LONGEST_LINE],
-        "at_ms": _parse_ms(told.get("at")),
+        "done": _number(progress.get("done")),
+        "total": _number(progress.get("total")),
+        "note": str(progress.get("note") or "")[:LONGEST_LINE],
+        "at_ms": _parse_ms(progress.get("at")),
     }
 
 
 def build_timeline(job: StoredJob, now: datetime) -> list[Json]:
-    """Return what happened to a job, in order: when it came, each attempt, and how it stands."""
+    """Return the events of a job in the order of time: enqueued, each attempt, and its state."""
     events: list[Json] = [_event("enqueued", job.created_at)]
     events += [_describe_attempt(attempt) for attempt in job.attempts]
     worker = job.fields.get("worker_id")
@@ -115,7 +115,7 @@ def build_timeline(job: StoredJob, now: datetime) -> list[Json]:
     elif job.status == "COMPLETED":
         events.append({**_event("done", job.started_at, job.completed_at), "worker": worker})
     elif job.status in ("PENDING", "RETRYING"):
-        kind = "parked" if job.blocked_by else "due"
+        kind = "blocked" if job.blocked_by else "due"
         events.append(_event(kind, job.due_at))
     elif not any(event["kind"] in ("dead", "cancelled") for event in events):
         kind = "dead" if job.status == "FAILED" else "cancelled"
@@ -137,7 +137,7 @@ def _event(kind: str, at: datetime | None, ended: datetime | None = None) -> Jso
 
 
 def _parse_ms(value: object) -> int | None:
-    """Read a time as the scripts write it; None for anything else."""
+    """Parse a time as the scripts write it; None for anything else."""
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:

@@ -1,7 +1,7 @@
-"""How much of the server one client may take. Pure.
+"""How much of the server one client may use. Pure.
 
-At a limit for all clients the newest gets a place, and the client that holds the most loses one, so that no client can lock
-out another.
+At the limit for all clients the newest request is admitted, and the client that uses the most loses one, so that no client
+can lock out another.
 """
 
 from collections import deque
@@ -22,31 +22,31 @@ WRONG_TOKEN_SECONDS: Final = 60.0
 _MOST_GUESSERS: Final = 10_000
 
 
-class Places(Generic[T]):
-    """A bounded number of places, counted by owner.
+class Quota(Generic[T]):
+    """Bounds the number of items, for all owners together and for each owner.
 
-    ``rank_of`` says which of the holders gives way first: the lowest, among equals the one that came first. One
-    without a rank stays.
+    ``rank_of`` decides which item leaves first: the one with the lowest rank, among equals the oldest. An item without a
+    rank stays.
     """
 
     def __init__(self, most: int, most_per_owner: int, rank_of: Callable[[T], int | None]) -> None:
         self._most = most
         self._most_per_owner = most_per_owner
         self._rank_of = rank_of
-        self._held: dict[str, dict[T, None]] = {}
+        self._items: dict[str, dict[T, None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._held.values()))
+        return sum(map(len, self._items.values()))
 
     def take(self, owner: str, item: T, *, may_have_all: bool = False) -> T | None:
-        """Give a place to an item; return the one that gives way, which is the item itself if no other may."""
-        held = self._held.setdefault(owner, {})
-        held[item] = None
+        """Add an item; return the item that must leave for it, which is the new one if no other may leave."""
+        own = self._items.setdefault(owner, {})
+        own[item] = None
         owners: list[str] = []
-        if len(held) > self._most_per_owner and not may_have_all:
+        if len(own) > self._most_per_owner and not may_have_all:
             owners = [owner]
         elif len(self) > self._most:
-            owners = sorted(self._held, key=lambda name: -len(self._held[name]))
+            owners = sorted(self._items, key=lambda name: -len(self._items[name]))
         if not owners:
             return None
         leaving = next((found for name in owners if (found := self._choose(name, item)) is not None), None)
@@ -57,20 +57,20 @@ class Places(Generic[T]):
         return leaving[1]
 
     def free(self, owner: str, item: T) -> None:
-        """Take back the place of an item, if it still has one."""
-        held = self._held.get(owner, {})
-        held.pop(item, None)
-        if not held:
-            self._held.pop(owner, None)
+        """Remove an item, if it is still there."""
+        own = self._items.get(owner, {})
+        own.pop(item, None)
+        if not own:
+            self._items.pop(owner, None)
 
     def _choose(self, owner: str, newcomer: T) -> tuple[str, T] | None:
-        ranks = [(rank, item) for item in self._held[owner] if (rank := self._rank_of(item)) is not None]
+        ranks = [(rank, item) for item in self._items[owner] if (rank := self._rank_of(item)) is not None]
         others = [(rank, item) for rank, item in ranks if item is not newcomer]
         return (owner, min(others, key=lambda entry: entry[0])[1]) if others else None
 
 
 class WrongTokens:
-    """Remembers which clients sent wrong tokens lately, so that each of them slows down only itself."""
+    """Counts the recent wrong tokens of each client, so that a client blocks only itself."""
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
@@ -86,5 +86,5 @@ class WrongTokens:
         times.append(now_seconds)
         self._times[client] = times
         if len(self._times) > _MOST_GUESSERS:
-            # The one that has been quiet for longest.
+            # The client whose last wrong token is the oldest.
             del self._times[next(iter(self._times))]

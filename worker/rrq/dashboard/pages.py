@@ -1,6 +1,6 @@
-"""What the pages of the dashboard ask for, as data: parameters of a request in, values of ``views.py`` out.
+"""The data of the pages: takes the parameters of a request and returns values of ``views.py``.
 
-Several pages that ask the same within a moment share one reading of Redis.
+Pages that ask the same at almost the same time share one reading of Redis.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,12 +10,11 @@ from aiohttp import web
 
 from rrq.dashboard.dead_groups import build_dead_letters, build_group_page
 from rrq.dashboard.feed import Feed, SharedReads
+from rrq.dashboard.job_lists import SOURCES, JobLists
 from rrq.dashboard.job_views import ValueRules, build_job, build_job_page
 from rrq.dashboard.reading import (
     DECISIONS_SHOWN,
     PAGE_SIZE,
-    JobLists,
-    PictureReader,
     read_audit_page,
     read_cron,
     read_dead_letters,
@@ -23,7 +22,8 @@ from rrq.dashboard.reading import (
     read_recent_jobs,
     read_worker_page,
 )
-from rrq.dashboard.values import JobQuery, Picture
+from rrq.dashboard.snapshot import SnapshotReader
+from rrq.dashboard.values import DashboardSnapshot, JobQuery
 from rrq.dashboard.views import (
     build_audit_rows,
     build_controls,
@@ -40,13 +40,12 @@ _FRESH_SECONDS: Final = 1.0
 # Grouping reads up to five thousand jobs.
 _DEAD_LETTERS_FRESH_SECONDS: Final = 5.0
 _LONGEST_NAME: Final = 512
-_JOB_SOURCES: Final = ("recent", "queued", "running", "parked", "dead")
 
 Answer = Callable[[web.Request], Awaitable[Mapping[str, Any]]]
 
 
 class Pages:
-    """Everything that is shown, but for the live feed."""
+    """Everything that is shown, except the live feed."""
 
     def __init__(self, store: JobStore, feed: Feed, rules: ValueRules) -> None:
         self._store = store
@@ -71,15 +70,15 @@ class Pages:
         }
 
     def forget_all(self) -> None:
-        """Read anew for whoever asks next: something was changed."""
+        """Read everything again at the next request, after a change."""
         self._shared.forget_all()
 
     async def queues(self, _: web.Request) -> Mapping[str, Any]:
-        picture = self._feed.fresh_picture or await self._read_picture()
-        return {"now_ms": picture.now_ms, "queues": build_queue_rows(picture)}
+        snapshot = self._feed.fresh_snapshot or await self._read_snapshot()
+        return {"now_ms": snapshot.now_ms, "queues": build_queue_rows(snapshot)}
 
-    async def _read_picture(self) -> Picture:
-        return await self._shared.get("picture", _FRESH_SECONDS, PictureReader(self._store).run_once)
+    async def _read_snapshot(self) -> DashboardSnapshot:
+        return await self._shared.get("snapshot", _FRESH_SECONDS, SnapshotReader(self._store).run_once)
 
     async def controls(self, _: web.Request) -> Mapping[str, Any]:
         async def read() -> Mapping[str, Any]:
@@ -94,11 +93,9 @@ class Pages:
         return await self._shared.get("workers", _FRESH_SECONDS, read)
 
     async def jobs(self, request: web.Request) -> Mapping[str, Any]:
-        source = request.query.get("source", _JOB_SOURCES[0])
-        if source not in _JOB_SOURCES:
-            raise web.HTTPBadRequest(
-                reason=f"There is no list of that name; take one of {', '.join(_JOB_SOURCES)}."
-            )
+        source = request.query.get("source", SOURCES[0])
+        if source not in SOURCES:
+            raise web.HTTPBadRequest(reason=f"There is no such list; choose one of {', '.join(SOURCES)}.")
         query = JobQuery(
             source,
             _short(request, "queue"),
@@ -136,7 +133,7 @@ class Pages:
         now, keys = await self._store.read_time(), self._store.keys
         page = build_group_page(jobs, request.match_info["group"], _offset(request), PAGE_SIZE, keys, now)
         if page is None:
-            raise web.HTTPNotFound(reason="Nothing is left in this group.")
+            raise web.HTTPNotFound(reason="This group has no dead letters left.")
         return page
 
     async def _read_dead_letters(self) -> tuple[list[StoredJob], int]:
@@ -177,7 +174,7 @@ class Pages:
         return await self._shared.get(("audit", before), _FRESH_SECONDS, read)
 
     def _queue_names(self) -> list[str]:
-        return list(self._feed.picture.queues) if self._feed.picture is not None else []
+        return list(self._feed.snapshot.queues) if self._feed.snapshot is not None else []
 
 
 def _short(request: web.Request, name: str) -> str:
@@ -190,5 +187,5 @@ def _short(request: web.Request, name: str) -> str:
 def _offset(request: web.Request) -> int:
     text = request.query.get("offset", "0")
     if not text.isdecimal() or len(text) > 9:
-        raise web.HTTPBadRequest(reason="offset is no position in a list.")
+        raise web.HTTPBadRequest(reason="offset must be a position in a list.")
     return int(text)

@@ -1,6 +1,6 @@
-"""The random secret that session cookies are signed with, in a file that only its owner can read.
+"""The random secret that signs session cookies, in a file that only its owner can read.
 
-Servers that share the file share their sessions; how the secret is used is decided in ``access.py``.
+Servers that share the file share their sessions. ``access.py`` uses the secret.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _SHORTEST: Final = 32
 
 
 def read_session_key(path: Path) -> bytes:
-    """Return the secret in a file; raises SettingsError when there is none or when others can read it."""
+    """Return the secret in a file. Raises SettingsError when there is none or when other users can read it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -29,27 +29,27 @@ def read_session_key(path: Path) -> bytes:
     except OSError as error:
         raise SettingsError(
             f"The file of {_OPTION}, {path}, cannot be read: {error.strerror or error}. Write a random key into it, "
-            "for instance the output of `openssl rand -hex 32`, or name another file. For a Secret in a volume, add the key "
+            "for example the output of `openssl rand -hex 32`, or name another file. For a Secret in a volume, add the key "
             "to the Secret."
         ) from error
-    # As ssh does: a file of another user, such as a Secret that the kubelet mounts, is that user's business.
+    # As in ssh: the permissions of a file of another user, such as a Secret that the kubelet mounts, are not checked.
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
         raise SettingsError(
-            f"The file of {_OPTION}, {path}, can be read by other users of this machine, who could sign themselves in "
-            f"as admin. Replace the key in it and run `chmod 600 {path}`; for a Secret in a volume set defaultMode: 0400."
+            f"The file of {_OPTION}, {path}, can be read by other users of this machine, who could sign in as "
+            f"admin. Replace the key in it and run `chmod 600 {path}`; for a Secret in a volume set defaultMode: 0400."
         )
     if len(key) < _SHORTEST:
         raise SettingsError(
-            f"The key in the file of {_OPTION}, {path}, has {len(key)} characters and could be guessed. Take at least "
-            f"{_SHORTEST}, for instance the output of `openssl rand -hex 32`."
+            f"The key in the file of {_OPTION}, {path}, has {len(key)} characters and could be guessed. Use at least "
+            f"{_SHORTEST}, for example the output of `openssl rand -hex 32`."
         )
     return key
 
 
 def read_own_session_key() -> bytes:
-    """Return the secret of this user on this machine, made at the first call.
+    """Return the secret of this user on this machine; the first call creates it.
 
-    Where no file can be written, as in a container with a read-only disk, it is a new one for this process.
+    Where no file can be written, as in a container with a read-only disk, each process has a secret of its own.
     """
     try:
         path = _own_path()
@@ -71,7 +71,7 @@ def _own_path() -> Path:
 
 def _make(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Linked when it is complete: of two servers that start at once, both read the key of the first.
+    # Linked when complete, so that two servers that start at the same time both read the same key.
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # only its owner can read it
     try:
         with open(descriptor, "w", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""What the store's answers are made into before they are shown. Values only."""
+"""Values between the store and the JSON of the page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from rrq.broker.messages import QueueObservation, WorkerObservation
 from rrq.flow import FlowState, MinuteStats
 from rrq.jobs.stored_job import StoredJob
 
-#: What the page is sent.
+#: What the server sends to the page.
 Json = dict[str, Any]
 LONGEST_LINE: Final = 300
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Queues, workers and counters at one moment of the clock of Redis."""
+class DashboardSnapshot:
+    """Queues, workers and counters at one moment, by the clock of Redis."""
 
     now_ms: int
     queues: dict[str, QueueObservation]
@@ -26,7 +26,7 @@ class Picture:
     dead_letters: int
     flow: FlowState
     minutes: tuple[MinuteStats, ...]
-    """The last hour, oldest first; the last one is still being counted."""
+    """The last hour, the oldest minute first; the newest is not over yet."""
 
     @property
     def now(self) -> datetime:
@@ -35,7 +35,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class JobQuery:
-    """Which jobs a list is to show."""
+    """Which jobs a list shows."""
 
     source: str
     queue: str = ""
@@ -51,25 +51,25 @@ class ListedJob:
     due_at_ms: float | None = None
     worker_id: str | None = None
     scope: str | None = None
-    """Where a parked job waits."""
+    """The scope of the limit or pause that blocks the job."""
 
 
 @dataclass(frozen=True)
 class JobPage:
     jobs: list[ListedJob] = field(default_factory=list)
     total: int = 0
-    """Entries of the list, wanted or not."""
+    """All entries of the list, matching or not."""
     looked_at: int = 0
     """Entries that were read to fill this page."""
     next_offset: int | None = None
 
 
 def matches(query: JobQuery, keys: Keys, job_id: str, job: StoredJob | None) -> bool:
-    """Tell whether a job is wanted; one that is gone is shown as long as nothing is asked of it."""
+    """Return whether a job matches; an expired job matches a query without conditions."""
     queue = keys.queue_name(job.queue_name) if job is not None and job.queue_name else ""
     if query.status and (job is None or job.status != query.status):
         return False
-    # A list of one queue holds nothing else, whatever its jobs say about where they came from.
+    # The list of one queue has no jobs of others, whatever their fields say.
     if query.queue and query.source != "queued" and queue != keys.queue_name(query.queue):
         return False
     fields = (job.function_name, job.described_error, queue) if job is not None else ()
@@ -78,7 +78,7 @@ def matches(query: JobQuery, keys: Keys, job_id: str, job: StoredJob | None) -> 
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker; what a kind of worker does not tell is None."""
+    """One worker; None where its kind does not report a value."""
 
     worker_id: str
     kind: str
@@ -92,14 +92,14 @@ class WorkerFacts:
     ended: int | None
     registered_ms: int | None
     running: tuple[tuple[str, float], ...]
-    """Ids of the jobs in hand and when each was started, in Unix seconds."""
+    """Ids of the running jobs and when each was started, in Unix seconds."""
 
 
 @dataclass(frozen=True)
 class WorkerPage:
     workers: list[WorkerFacts]
     jobs: Mapping[str, StoredJob]
-    """What is known about the jobs in hand, by id."""
+    """The running jobs that are still stored, by id."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class FoundJob:
 
 
 def to_ms(moment: datetime | None) -> int | None:
-    """Return milliseconds since 1970; None for a moment that is not known."""
+    """Return milliseconds since 1970; None for an unknown moment."""
     return None if moment is None else int(moment.timestamp() * 1000)
 
 
 def first_line(text: str | None) -> str | None:
-    """Return as much of a text as fits into a list."""
+    """Return the first line of a text, cut to the width of a list."""
     lines = (text or "").strip().splitlines()
     return lines[0][:LONGEST_LINE] if lines else None

@@ -1,7 +1,7 @@
-"""Queues, controls, workers, cron, pools and audit, from what was read to what the page is sent. Pure.
+"""Turns queues, controls, workers, cron, pools and audit into the JSON of the page. Pure.
 
 Jobs are in ``job_views.py``, dead letters in ``dead_groups.py``, charts in ``samples.py``. Times are milliseconds since
-1970, durations seconds; what is not known is null and never zero.
+1970, durations seconds; an unknown value is null, never zero.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Final
 from rrq.broker.cron_table import CronTable
 from rrq.broker.keys import Keys
 from rrq.cron import cron_digest
-from rrq.dashboard.values import Json, Picture, WorkerPage, to_ms
+from rrq.dashboard.values import DashboardSnapshot, Json, WorkerPage, to_ms
 from rrq.flow import AuditEntry, FlowState, Limit, Pause, PoolDecision, PoolReport
 from rrq.jobs.stored_job import StoredJob
 
@@ -20,43 +20,42 @@ _SPARK_MINUTES: Final = 30
 _JOBS_PER_WORKER: Final = 100
 
 
-def build_queue_rows(picture: Picture, *, with_minutes: bool = True) -> list[Json]:
-    """Return all queues that were seen, by name."""
+def build_queue_rows(snapshot: DashboardSnapshot, *, with_minutes: bool = True) -> list[Json]:
+    """Return all queues of the snapshot, by name."""
     rows = []
-    for name, queue in picture.queues.items():
-        lately = _count_lately(picture, name)
+    for name, queue in snapshot.queues.items():
+        recent = _count_recent(snapshot, name)
         row: Json = {
             "name": name,
             "due": queue.due,
             "later": queue.due_soon + queue.later,
-            "held": queue.blocked,
+            "blocked": queue.blocked,
             "orphaned": queue.orphaned,
-            "parked": picture.flow.blocked.get(f"q:{name}", 0),
             "oldest_seconds": queue.oldest_due_age_seconds,
             "next_due_ms": queue.next_due_ms,
-            "workers": sum(name in worker.queues for worker in picture.workers.values()),
-            "pause": _pause_json(picture.flow.pauses.get(f"queue:{name}")),
-            "limit": _limit_json(picture.flow.limits.get(f"queue:{name}")),
-            "started_per_minute": lately["per_minute"],
-            "wait_seconds": lately["wait_seconds"],
-            "dead_last_hour": sum(stats.queues.get(name, {}).get("dead", 0) for stats in picture.minutes),
+            "workers": sum(name in worker.queues for worker in snapshot.workers.values()),
+            "pause": _pause_json(snapshot.flow.pauses.get(f"queue:{name}")),
+            "limit": _limit_json(snapshot.flow.limits.get(f"queue:{name}")),
+            "started_per_minute": recent["per_minute"],
+            "wait_seconds": recent["wait_seconds"],
+            "dead_last_hour": sum(stats.queues.get(name, {}).get("dead", 0) for stats in snapshot.minutes),
         }
         if with_minutes:
-            # Without the minute that runs: it would look as if everything had just come to a halt.
+            # Without the current minute, which would look as if the work had stopped.
             row["started_minutes"] = [
                 stats.queues.get(name, {}).get("started", 0)
-                for stats in picture.minutes[-_SPARK_MINUTES - 1 : -1]
+                for stats in snapshot.minutes[-_SPARK_MINUTES - 1 : -1]
             ]
         rows.append(row)
     return sorted(rows, key=lambda row: row["name"])
 
 
-def _count_lately(picture: Picture, name: str) -> Json:
-    """Add up the minute that runs and the one before, which together are between one and two minutes."""
+def _count_recent(snapshot: DashboardSnapshot, name: str) -> Json:
+    """Add up the current minute and the one before, which together are between one and two minutes."""
     total: Counter[str] = Counter()
-    for stats in picture.minutes[-2:]:
+    for stats in snapshot.minutes[-2:]:
         total.update(stats.queues.get(name, {}))
-    elapsed_minutes = 1 + picture.now_ms % 60_000 / 60_000
+    elapsed_minutes = 1 + snapshot.now_ms % 60_000 / 60_000
     return {
         "per_minute": total["started"] / elapsed_minutes,
         "wait_seconds": mean_seconds(total, "wait_ms", total["started"]),
@@ -64,7 +63,7 @@ def _count_lately(picture: Picture, name: str) -> Json:
 
 
 def build_controls(flow: FlowState, recent: Iterable[StoredJob | None]) -> Json:
-    """Return pauses and limits, and the functions that may be paused: those that ran lately or are controlled."""
+    """Return pauses and limits, and the functions to control: those that ran recently or have a pause or a limit."""
     counts = Counter(job.function_name for job in recent if job is not None and job.function_name)
     named = {
         target.removeprefix("function:")
@@ -78,7 +77,7 @@ def build_controls(flow: FlowState, recent: Iterable[StoredJob | None]) -> Json:
             "pause": _pause_json(flow.pauses.get(f"function:{name}")),
             "limit": _limit_json(flow.limits.get(f"function:{name}")),
             "running": flow.slots.get(f"f:{name}"),
-            "parked": _count_parked(flow, name),
+            "blocked": _count_blocked(flow, name),
         }
         for name in sorted(counts.keys() | named)
     ]
@@ -88,7 +87,7 @@ def build_controls(flow: FlowState, recent: Iterable[StoredJob | None]) -> Json:
     return {"functions": functions, "pauses": pauses}
 
 
-def _count_parked(flow: FlowState, function: str) -> int:
+def _count_blocked(flow: FlowState, function: str) -> int:
     own = flow.blocked.get(f"f:{function}", 0)
     return own + sum(count for scope, count in flow.blocked.items() if scope.startswith(f"k:{function}:"))
 
@@ -182,7 +181,7 @@ def build_pool_rows(pools: Iterable[PoolReport], flow: FlowState) -> list[Json]:
             "pool": pool.pool,
             "type": pool.type,
             "queues": list(pool.queues),
-            "held": pool.blocked,
+            "blocked": pool.blocked,
             "is_paused": pool.is_paused or f"pool:{pool.pool}" in flow.pauses,
             "pause": _pause_json(flow.pauses.get(f"pool:{pool.pool}")),
         }
@@ -191,13 +190,13 @@ def build_pool_rows(pools: Iterable[PoolReport], flow: FlowState) -> list[Json]:
 
 
 def build_decisions(decisions: Sequence[PoolDecision]) -> list[Json]:
-    """Return what was decided for a pool, the newest first."""
+    """Return the decisions about a pool, the newest first."""
     return [_build_decision(decision) for decision in reversed(decisions)]
 
 
-def _build_decision(told: PoolReport | PoolDecision) -> Json:
+def _build_decision(decision: PoolReport | PoolDecision) -> Json:
     names = ("at_ms", "replicas", "ready", "desired", "due", "busy", "reason", "words")
-    return {name: getattr(told, name) for name in names}
+    return {name: getattr(decision, name) for name in names}
 
 
 def build_audit_rows(entries: Iterable[AuditEntry]) -> list[Json]:

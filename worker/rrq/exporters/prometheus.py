@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rrq.hooks import MetricsExporter
-from rrq.installation import install_command
+from rrq.runtime.installation import install_command
 from rrq.settings import RRQSettings
 
 try:

@@ -1,1 +1,1 @@
-"""Reading for people: jobs, dead letters, and the whole picture at one moment."""
+"""Reads jobs, dead letters, workers and overviews for people. Nothing here runs jobs."""

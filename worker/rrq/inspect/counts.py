@@ -1,6 +1,6 @@
-"""Adding up what was read: jobs per queue, dead letters per cause. Pure.
+"""Counts what was read: jobs per queue, dead letters per cause. Pure.
 
-A tally is fed one job at a time, so that a million of them need no more memory than one.
+Each job is added by itself, so that counting a million of them takes no more memory than one.
 """
 
 import re
@@ -21,13 +21,13 @@ _VARIABLE: Final = re.compile(
 
 
 @dataclass
-class QueueTally:
-    """What the stored jobs say about one queue."""
+class QueueCounts:
+    """What the stored jobs of one queue add up to."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     waited_seconds: float = 0.0
     waited_jobs: int = 0
-    completed_lately: int = 0
+    completed_in_window: int = 0
 
     def add(self, job: StoredJob, now: datetime) -> None:
         self.statuses[job.status] += 1
@@ -37,7 +37,7 @@ class QueueTally:
             self.waited_jobs += 1
         ended_at = job.completed_at
         if job.status == "COMPLETED" and ended_at is not None and now - ended_at <= _THROUGHPUT_WINDOW:
-            self.completed_lately += 1
+            self.completed_in_window += 1
 
     @property
     def average_wait_seconds(self) -> float | None:
@@ -45,13 +45,13 @@ class QueueTally:
 
     @property
     def completed_per_minute(self) -> float:
-        """Over the last hour."""
-        return self.completed_lately / (_THROUGHPUT_WINDOW / timedelta(minutes=1))
+        """The mean of the last hour."""
+        return self.completed_in_window / (_THROUGHPUT_WINDOW / timedelta(minutes=1))
 
 
 @dataclass
-class DeadLetterTally:
-    """What a dead letter list is full of."""
+class DeadLetterCounts:
+    """What the dead letters of one list add up to."""
 
     jobs: int = 0
     retries: int = 0

@@ -1,15 +1,17 @@
-"""Looking into queues and jobs without changing them, for the command line.
+"""Reads queues and jobs without changing them, for the command line and the dashboard.
 
-Reads many records per round trip and finds keys with SCAN, never KEYS: Redis is one thread, and whoever
-looks must not stand in the way of those who work.
+Reads many records per round trip and finds keys with SCAN, never KEYS: Redis has one thread, and reading must not block
+the workers.
 """
 
 import asyncio
 import contextlib
+import heapq
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
 from rrq.broker.messages import QueueObservation
 from rrq.jobs.codec import decode
@@ -18,15 +20,17 @@ from rrq.store import JobStore
 
 T = TypeVar("T")
 
+#: Sorts what has no time before everything that has one.
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _JOBS_PER_ROUND_TRIP = 200
 _KEYS_PER_SCAN = 1000
-# A script gets at most a few thousand keys at once, and must not hold up Redis for long.
+# A script gets at most a few thousand keys at once, and must not block Redis for long.
 _QUEUES_PER_OBSERVATION = 500
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """One entry of a queue; ``job`` is None when the entry is all there is."""
+    """One entry of a queue; ``job`` is None when no job is stored under its id."""
 
     job_id: str
     due_at_ms: float
@@ -41,17 +45,55 @@ class QueuePage:
     entries: tuple[QueuedJob, ...]
 
 
+@dataclass(frozen=True)
+class StoredJobFilter:
+    """Which stored jobs to show or change; None accepts every value."""
+
+    queue_names: Collection[str] | None = None
+    function_name: str | None = None
+    status: str | None = None
+
+    @property
+    def accepts_all(self) -> bool:
+        return self.queue_names is None and self.function_name is None and self.status is None
+
+    def accepts(self, store: JobStore, job: StoredJob) -> bool:
+        if self.status is not None and job.status != self.status.upper():
+            return False
+        if self.function_name is not None and job.function_name != self.function_name:
+            return False
+        if self.queue_names is None:
+            return True
+        return short_queue_name(store, job) in map(store.keys.queue_name, self.queue_names)
+
+
+def short_queue_name(store: JobStore, job: StoredJob) -> str:
+    """Return the queue of a job. Producers write the same queue in several ways, or leave it out."""
+    return store.keys.queue_name(job.queue_name or store.settings.default_queue_name)
+
+
+@dataclass(frozen=True)
+class FoundJobs:
+    """The newest jobs that a filter accepts, and how many it accepts in all."""
+
+    now: datetime
+    newest: list[StoredJob]
+    total: int
+    is_complete: bool
+    """False when the scan stopped at its limit with more jobs to read."""
+
+
 class JobScan:
-    """Goes through the stored jobs in no particular order, at most ``most`` of them (0 for all)."""
+    """Reads the stored jobs in no particular order, at most ``most`` of them (0 for all)."""
 
     def __init__(self, store: JobStore, most: int) -> None:
         self._store = store
         self._most = most
         self.is_complete = True
-        """False once the scan has stopped at its limit with more jobs to see."""
+        """False once the scan has stopped at its limit with more jobs to read."""
 
     async def __aiter__(self) -> AsyncIterator[StoredJob]:
-        # SCAN may name a key twice while Redis makes its table larger or smaller.
+        # SCAN may return a key twice while Redis resizes its table.
         seen: set[str] = set()
         batch: list[str] = []
         prefix = self._store.keys.job_key("")
@@ -73,8 +115,26 @@ class JobScan:
             yield job
 
     async def _read(self, job_ids: Sequence[str]) -> list[StoredJob]:
-        # A job may expire between the scan and the look.
+        # A job may expire between the scan and the reading.
         return [job for job in await read_listed_jobs(self._store, job_ids) if job is not None]
+
+
+async def find_newest_jobs(store: JobStore, wanted: StoredJobFilter, limit: int, max_scan: int) -> FoundJobs:
+    """Read up to ``max_scan`` jobs (0 for all) and return the newest ``limit`` that the filter accepts."""
+    now = await store.read_time()
+    # A heap keeps only the jobs to show in memory, however many there are.
+    newest: list[tuple[datetime, str, StoredJob]] = []
+    total = 0
+    scan = JobScan(store, max_scan)
+    async for job in scan:
+        if not wanted.accepts(store, job):
+            continue
+        total += 1
+        heapq.heappush(newest, (job.created_at or LONG_AGO, job.job_id, job))
+        if len(newest) > limit:
+            heapq.heappop(newest)
+    ordered = [job for _, _, job in sorted(newest, key=lambda entry: entry[:2], reverse=True)]
+    return FoundJobs(now, ordered, total, scan.is_complete)
 
 
 async def find_keys(store: JobStore, prefix: str, *, kind: str | None = None) -> AsyncGenerator[str]:
@@ -85,7 +145,7 @@ async def find_keys(store: JobStore, prefix: str, *, kind: str | None = None) ->
 
 
 async def find_keys_like(store: JobStore, pattern: str, *, kind: str | None = None) -> AsyncIterator[bytes]:
-    """Yield the keys that match a pattern of Redis, as they are: not all of them need be text."""
+    """Yield the keys that match a pattern of Redis, as bytes: a key need not be text."""
     scan: Any = store.redis.scan_iter(match=pattern, count=_KEYS_PER_SCAN, _type=kind)
     async for key in scan:
         yield key
@@ -119,7 +179,7 @@ async def read_served_queue_names(store: JobStore, max_age_seconds: float | None
 
 
 async def observe_queues(store: JobStore, names: Iterable[str]) -> dict[str, QueueObservation]:
-    """Look at any number of queues; each call to Redis is bounded."""
+    """Observe any number of queues with calls of bounded size."""
     queues: dict[str, QueueObservation] = {}
     for part in in_batches(sorted(names), _QUEUES_PER_OBSERVATION):
         queues |= (await store.observe(part)).queues
@@ -147,7 +207,7 @@ async def read_listed_jobs(store: JobStore, job_ids: Sequence[str]) -> list[Stor
         pipe.hmget(store.keys.job_key(job_id), LISTED_FIELDS)
 
     replies = await read_in_batches(store, job_ids, ask)
-    # A hash with none of these fields is as good as none: no version of RRQ writes such a thing.
+    # No version of RRQ writes a hash without any of these fields, so it counts as no job.
     return [
         parse_listed_job(job_id, values) if isinstance(values, list) and any(values) else None
         for job_id, values in zip(job_ids, replies, strict=True)
@@ -161,7 +221,7 @@ async def read_stored_job(store: JobStore, job_id: str) -> StoredJob | None:
 
 
 async def read_stored_jobs(store: JobStore, job_ids: Sequence[str]) -> list[StoredJob]:
-    """Read some jobs with all their fields; those that are gone are left out."""
+    """Read some jobs with all their fields; skips those that have expired."""
 
     def ask(pipe: Any, job_id: str) -> None:
         pipe.hgetall(store.keys.job_key(job_id))

@@ -1,7 +1,7 @@
-"""Functions that jobs ask for and workers lack: what the workers noted, beside what the living ones register.
+"""Finds functions that jobs need and workers lack: compares what workers noted with what living workers register.
 
-Made for ``rrq check``. A note alone says little during a roll-out, when some workers have a function already and
-others do not yet.
+For ``rrq check``. A note alone says little during a roll-out, when some workers already have a function and others do
+not.
 """
 
 import json
@@ -13,8 +13,8 @@ from rrq.broker.messages import Observation
 from rrq.inspect.jobs import read_in_batches
 from rrq.store import JobStore
 
-# While a job of it waits, a function is met about once a minute. What was met long ago has been settled since.
-_LATELY_SECONDS = 3600.0
+# While one of its jobs waits, workers note a missing function about once a minute. An old note is settled.
+_RECENT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class MissingFunction:
     queue: str
     name: str
     met_seconds_ago: float
-    """Since a worker without the function last had to put off a job."""
+    """Since a worker without the function last put off a job."""
     workers_with: int
     workers_without: int
 
 
 async def read_missing_functions(store: JobStore, observation: Observation) -> list[MissingFunction]:
-    """Return the functions that were missed lately and are still missing somewhere, the latest first."""
-    since_ms = observation.now_ms - int(_LATELY_SECONDS * 1000)
+    """Return the functions that workers noted recently and some worker still lacks, the latest first."""
+    since_ms = observation.now_ms - int(_RECENT_SECONDS * 1000)
     noted = await store.connection.call(
         "ZREVRANGEBYSCORE", store.keys.missing_functions, "+inf", since_ms, "WITHSCORES"
     )
@@ -52,7 +52,7 @@ def count_workers(
     met_seconds_ago: float,
     registered: Sequence[tuple[Collection[str], Collection[str]]],
 ) -> MissingFunction:
-    """Return how many workers of the queue have the function; ``registered`` is queues and functions of each worker."""
+    """Count the workers of the queue that have the function; ``registered``: queues and functions of each worker."""
     of_queue = [functions for queues, functions in registered if queue in queues]
     workers_with = sum(name in functions for functions in of_queue)
     return MissingFunction(queue, name, met_seconds_ago, workers_with, len(of_queue) - workers_with)
@@ -76,7 +76,7 @@ def describe_missing(missing: MissingFunction) -> str:
 async def _read_registered(
     store: JobStore, observation: Observation
 ) -> list[tuple[Collection[str], Collection[str]]]:
-    """Return the queues and functions of each living worker that tells its functions."""
+    """Return the queues and functions of each living worker that publishes its functions."""
 
     def ask(pipe: Any, worker_id: str) -> None:
         pipe.hget(store.keys.worker_key(worker_id), "functions")

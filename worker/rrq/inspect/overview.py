@@ -1,7 +1,7 @@
-"""The whole picture at one moment: queues, workers, pods and dead letters.
+"""Reads an overview: queues, workers, pods and dead letters at one moment.
 
-``rrq check`` and ``rrq monitor`` show it. Living workers come from the leases, in one call to Redis
-together with the queues; RRQ 0.7 workers have no lease and are known by their health record alone.
+``rrq check`` and ``rrq monitor`` show it. Living workers come from the leases, in one call to Redis together with the
+queues; RRQ 0.7 workers have no lease, only a health record.
 """
 
 import json
@@ -23,26 +23,26 @@ from rrq.inspect.jobs import (
 )
 from rrq.store import JobStore
 
-# A queue that nobody serves and an RRQ 0.7 worker are found only by going through all keys. That is
-# done now and then, and not for long.
+# A queue that no worker serves and an RRQ 0.7 worker are found only by a scan of all keys, which is repeated rarely and
+# stopped early.
 _DISCOVERY_INTERVAL_SECONDS = 15.0
 _DISCOVERY_SECONDS = 2.0
 _NEWEST_DEAD_LETTERS = 10
-# The books on served queues are never cleared; a live view shows what is served now.
+# The record of served queues is never cleared; a live view shows what is served now.
 _SERVED_SECONDS = 300.0
 
 
 class WorkerKind(StrEnum):
     LEASED = "leased"
     LEGACY = "rrq-0.7"
-    """Reports its health but knows no lease: an RRQ 0.7 worker, or a simulated one."""
+    """Writes a health record but has no lease: an RRQ 0.7 worker."""
     LOST = "lost"
-    """Its lease has ended; the health record is only a trace of it."""
+    """Its lease has ended; only its health record is left."""
 
 
 @dataclass(frozen=True)
 class SeenWorker:
-    """One worker; what a kind of worker does not tell is None."""
+    """One worker; None where its kind does not report a value."""
 
     worker_id: str
     kind: WorkerKind
@@ -68,7 +68,7 @@ class SeenWorker:
 
 @dataclass(frozen=True)
 class PodSummary:
-    """The workers of one pod; an empty uid stands for those outside of any pod."""
+    """The workers of one pod; an empty uid stands for workers outside of pods."""
 
     pod_uid: str
     workers: int
@@ -91,7 +91,7 @@ class Overview:
 
 
 class OverviewReader:
-    """Reads the picture again and again; remembers what is costly to find out."""
+    """Reads the overview repeatedly; keeps what is costly to find."""
 
     def __init__(self, store: JobStore, queue_names: Collection[str] = ()) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class OverviewReader:
         self._next_discovery_at = 0.0
 
     async def run_once(self) -> Overview:
-        """Read the picture as it is now."""
+        """Read the overview as it is now."""
         if monotonic() >= self._next_discovery_at:
             await self._discover()
         store, dlq_name = self._store, self._store.settings.default_dlq_name
@@ -129,7 +129,7 @@ class OverviewReader:
 
 
 async def find_reporting_workers(store: JobStore, seconds: float) -> tuple[list[str], bool]:
-    """Return the ids in health records, and whether there was time to look everywhere."""
+    """Return the ids in health records, and whether the scan had time for all keys."""
     prefix = store.keys.health_key("")
     keys, is_complete = await collect_within(find_keys(store, prefix, kind="string"), seconds)
     return sorted(key.removeprefix(prefix) for key in set(keys)), is_complete
@@ -138,7 +138,7 @@ async def find_reporting_workers(store: JobStore, seconds: float) -> tuple[list[
 async def read_workers(
     store: JobStore, observation: Observation, health_ids: Sequence[str]
 ) -> list[SeenWorker]:
-    """Return the workers that have a lease, and those of ``health_ids`` that report their health."""
+    """Return the workers that have a lease, and those of ``health_ids`` that have a health record."""
     ids = [*observation.workers, *(name for name in health_ids if name not in observation.workers)]
 
     def ask(pipe: Any, worker_id: str) -> None:
@@ -159,7 +159,7 @@ async def read_workers(
 
 
 def group_by_pod(workers: Iterable[SeenWorker]) -> list[PodSummary]:
-    """Add up the living workers of each pod; those outside of pods come last, as one group."""
+    """Add up the living workers of each pod; workers outside of pods come last, as one group."""
     pods: dict[str, list[SeenWorker]] = {}
     for worker in workers:
         if worker.kind is not WorkerKind.LOST:

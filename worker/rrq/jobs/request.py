@@ -54,13 +54,6 @@ _NAMES_IN_LUA: Final = {"replace_if_pending": "if_pending"}
 _ENQUEUE_OPTIONS: Final = frozenset(
     f"_{name}" for name in JOB_OPTIONS - {"trace_context", "batch_id", "takes_result"}
 )
-# What comes to mind first and is not near enough to be found by its letters.
-_OTHER_WORDS: Final = {
-    "_queue": "_queue_name",
-    "_delay": "_defer_by",
-    "_timeout": "_job_timeout_seconds",
-    "_id": "_job_id",
-}
 
 _set_field = object.__setattr__
 
@@ -116,7 +109,7 @@ def split_keywords(function_name: str, keywords: Mapping[str, Any]) -> tuple[dic
         kwargs[name] = value
         if not name.startswith("_"):
             continue
-        meant = _OTHER_WORDS.get(name) or find_meant(name, _ENQUEUE_OPTIONS)
+        meant = find_meant(name, _ENQUEUE_OPTIONS)
         if meant is not None:
             raise InvalidJob(
                 f"enqueue has no option {name!r} for a job of {function_name!r}. Did you mean {meant!r}? A keyword for "

@@ -1,8 +1,7 @@
-"""The line between the supervisor and one child: a socket pair, one JSON message per line.
+"""The channel between the supervisor and one child: a socket pair with one JSON message per line.
 
-What a child is and does is told by itself, so that the supervisor need not import the application. The
-supervisor reads with asyncio; the child writes synchronously, because what it tells must have left the
-process before a handler can hold the interpreter.
+A child describes itself, so that the supervisor need not import the application. The supervisor reads with asyncio; the
+child writes synchronously, because a message must have left the process before a handler can block the interpreter.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ from typing import Any
 
 from rrq.broker.messages import BeatReply, LeaseState
 
-# A report carries the metrics of a second; more than this is no report of ours.
+# A report carries the metrics of one second; a longer line is not a report.
 _LONGEST_LINE = 4 * 1024 * 1024
-_LAST_WORDS_SECONDS = 1.0
+_LAST_MESSAGES_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message: who this is and the settings it found."""
+    """The first message: the identity of the child and the settings that it loaded."""
 
     worker_id: str
     incarnation: str
@@ -33,28 +32,28 @@ class Hello:
 
 @dataclass(frozen=True)
 class Report:
-    """Sent once a second by an event loop that turns, and whenever the lease begins or ends."""
+    """Sent once a second while the event loop runs, and whenever the lease begins or ends."""
 
     worker_id: str
-    #: Able to claim. Not so before the start, nor for a moment after the lease was lost.
+    #: Able to claim: false before the start, and briefly after the lease was lost.
     is_registered: bool
-    #: Everything was given back; only the end is left.
+    #: All jobs were returned and the lease has ended; only hooks may still run.
     has_left: bool
     status: str
     active_jobs: int
     capacity: int
-    #: Monotonic time by which every job in hand must have ended; 0 with none in hand.
+    #: Monotonic time by which every running job must have ended; 0 without running jobs.
     deadline: float
     #: Outcomes stored since the process started.
     finished_jobs: int
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"counts": [], "series": []})
-    #: In its event loop, whoever made them.
+    #: All tasks of its event loop.
     tasks: int = 0
 
 
 @dataclass(frozen=True)
 class InHand:
-    """Jobs were claimed: until the deadline (monotonic time) the event loop may stand still."""
+    """Jobs were claimed: until the deadline (monotonic time) they may block the event loop."""
 
     deadline: float
     active_jobs: int
@@ -62,21 +61,21 @@ class InHand:
 
 @dataclass(frozen=True)
 class Failed:
-    """The application cannot be run; starting again would end the same way until somebody acts."""
+    """The application cannot run. A restart would fail as well, until a person fixes it."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Farewell:
-    """The last message of an orderly end, with the exit code; without it a death is a crash."""
+    """The last message of an orderly end, with the exit code. Without it, a death counts as a crash."""
 
     code: int
 
 
 @dataclass(frozen=True)
 class BeatAnswer:
-    """What Redis answered to the heartbeat that was sent for a child."""
+    """The answer of Redis to the heartbeat of a child."""
 
     worker_id: str
     state: int
@@ -104,7 +103,7 @@ class Retire:
 
 @dataclass(frozen=True)
 class RenewYourself:
-    """The supervisor will not renew the lease of this child; it has to do so itself."""
+    """The supervisor does not renew the lease of this child; the child must renew it."""
 
 
 Message = Hello | Report | InHand | Failed | Farewell | BeatAnswer | Retire | RenewYourself
@@ -119,7 +118,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def parse_message(line: bytes) -> Message:
-    """Return the message of one line; ValueError when it is none."""
+    """Return the message of one line. Raises ValueError for anything else."""
     try:
         kind, fields = json.loads(line)
         message: Message = _KINDS[kind](**fields)
@@ -129,10 +128,10 @@ def parse_message(line: bytes) -> Message:
 
 
 class ChildEnd:
-    """The child's end of the line. Nothing here ever blocks or raises for a supervisor that is gone."""
+    """The child's end of the channel. It never blocks or raises when the supervisor has died."""
 
     def __init__(self, descriptor: int) -> None:
-        # Programs that a handler starts must not keep the line open.
+        # Programs that a handler starts must not keep the channel open.
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
@@ -143,29 +142,29 @@ class ChildEnd:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether the supervisor is behind with reading; what can wait should."""
+        """Whether the supervisor reads slowly, so that messages that can wait should."""
         return bool(self._unsent)
 
     def send(self, message: Message) -> None:
-        """Hand a message to the kernel now, or as soon as there is room."""
+        """Pass a message to the kernel now, or as soon as its buffer has room."""
         self._unsent += encode_message(message)
         with contextlib.suppress(OSError):
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
     def listen(self, on_order: Callable[[Message], None], on_lost: Callable[[], None]) -> None:
-        """Call back in the running event loop for each order, and once when the supervisor is gone."""
+        """Call back in the running event loop for each order, and once when the supervisor has died."""
         self._on_order, self._on_lost = on_order, on_lost
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
-    def copy_line(self) -> socket.socket:
-        """Return the same line once more, for a thread that watches over its end; what is closed here stays open there."""
+    def copy_socket(self) -> socket.socket:
+        """Return a copy for a thread that waits for the end of the supervisor; closing one does not close the other."""
         return self._socket.dup()
 
     def close(self) -> None:
-        """Say what is still unsaid, if the supervisor reads it within a second, and hang up."""
+        """Send what is unsent, if the supervisor reads it within a second, and close."""
         with contextlib.suppress(OSError):
-            self._socket.settimeout(_LAST_WORDS_SECONDS)
+            self._socket.settimeout(_LAST_MESSAGES_SECONDS)
             self._socket.sendall(self._unsent)
         self._socket.close()
 
@@ -188,7 +187,7 @@ class ChildEnd:
 
 
 class SupervisorEnd:
-    """The supervisor's end of the line to one child."""
+    """The supervisor's end of the channel to one child."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -196,11 +195,11 @@ class SupervisorEnd:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is sent now can reach the child."""
+        """Whether a message that is sent now can reach the child."""
         return self._writer is not None and not self._writer.is_closing()
 
     async def read(self) -> AsyncIterator[Message]:
-        """Yield what the child says, until its end of the line is closed."""
+        """Yield the messages of the child until it closes its end."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._socket, limit=_LONGEST_LINE)
         try:
             while line := await reader.readline():
@@ -212,7 +211,7 @@ class SupervisorEnd:
             self._writer.close()
 
     def send(self, message: Message) -> None:
-        """Tell the child something; it may be dead already, and then nobody minds."""
+        """Send a message to the child; does nothing when the child has died."""
         if self._writer is not None and self.is_open:
             self._writer.write(encode_message(message))
 
@@ -222,7 +221,7 @@ class SupervisorEnd:
         self._socket.close()
 
 
-def make_line() -> tuple[SupervisorEnd, socket.socket]:
-    """Return both ends; the second one is for the child to inherit."""
+def make_channel() -> tuple[SupervisorEnd, socket.socket]:
+    """Return both ends; the child inherits the second one."""
     ours, theirs = socket.socketpair()
     return SupervisorEnd(ours), theirs

@@ -1,7 +1,7 @@
 """What each worker process of a pod executes: ``python -m rrq.pod.child <plan>``.
 
-It loads the application, tells the supervisor who it is, and runs one worker whose lease the supervisor
-renews. When the supervisor is gone, the child renews its own lease, drains as after SIGTERM, and ends.
+It loads the application, introduces itself to the supervisor, and runs one worker whose lease the supervisor renews.
+When the supervisor has died, the child renews its own lease, drains as after SIGTERM, and ends.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import threading
 from time import monotonic
 from typing import Any
 
-from rrq.commands.refusal import Refusal
 from rrq.engine.lease import Lease
 from rrq.exc import BurstFailed, SettingsError
 from rrq.pod.channel import (
@@ -37,28 +36,28 @@ from rrq.worker import RRQWorker
 
 logger = logging.getLogger(__name__)
 
-# Settings that are objects of the application, not values that could be told.
+# Settings that are objects of the application, which no message can carry.
 _OBJECTS = frozenset({"on_startup", "on_shutdown", "job_registry", "cron_jobs"})
-# A deadline is told with this much to spare, so that a busy worker tells one a second and not one a claim.
+# Reported deadlines get this margin, so that a busy worker reports one each second instead of one for each claim.
 _DEADLINE_SLACK_SECONDS = 1.0
-# The share of a lease without a word of the supervisor after which a child renews for itself.
+# The share of a lease without an answer of the supervisor after which a child renews its own lease.
 _SILENCE_OF_A_LEASE = 2 / 3
 
 
 class SupervisedLease:
-    """The lease of a child: renewed by the supervisor, and by itself for as long as that gives no answer."""
+    """The lease of a child: the supervisor renews it, and the child itself while the supervisor does not answer."""
 
     def __init__(self, link: "Link", own: Lease, settings: RRQSettings) -> None:
         self._link = link
         self._own = own
         self._settings = settings
         self._is_wanted = False
-        #: The worker has given it up for good.
+        #: The worker has ended it for good.
         self.has_ended = False
         self._is_alone = False
         self._answered_at = monotonic()
         self._stopping: asyncio.Task[None] | None = None
-        #: Renewing alone is begun by the event loop, and by a thread when that stands still.
+        #: The event loop starts renewing alone, or a thread while the event loop is blocked.
         self._beginning = threading.Lock()
 
     @property
@@ -78,20 +77,20 @@ class SupervisedLease:
         await self._own.stop()
 
     def renew_alone(self) -> None:
-        """Do without the supervisor until it is heard of again."""
+        """Renew without the supervisor until it answers again."""
         with self._beginning:
             self._is_alone = True
             if self._is_wanted and not self._own.is_running:
                 self._own.start()
 
-    def look(self) -> None:
-        """Called once a second: a supervisor that stands still must not cost its children their jobs."""
+    def check_silence(self) -> None:
+        """Called once a second: a supervisor that hangs must not cost its children their leases."""
         silent_seconds = monotonic() - self._answered_at
         if self._is_wanted and silent_seconds > self._settings.worker_lease_seconds * _SILENCE_OF_A_LEASE:
             self.renew_alone()
 
     def note_answer(self) -> None:
-        """The supervisor renews."""
+        """Note that the supervisor renews the lease."""
         self._answered_at = monotonic()
         self._is_alone = False
         if self._own.is_running and (self._stopping is None or self._stopping.done()):
@@ -99,30 +98,30 @@ class SupervisedLease:
 
 
 class Link:
-    """Ties one worker to the supervisor: reports go out, orders come in."""
+    """Connects one worker to the supervisor: sends reports and carries out orders."""
 
     def __init__(self, end: ChildEnd, worker: RRQWorker) -> None:
         self._end = end
         self._worker = worker
-        self._told_deadline = 0.0
+        self._reported_deadline = 0.0
         self.exit_code = 0
         ownership = worker.ownership
         self._lease = SupervisedLease(self, ownership.lease, worker.settings)
         ownership.lease = self._lease
-        ownership.on_deadline = self._tell_deadline
+        ownership.on_deadline = self._report_deadline
         ownership.on_first_finish = self.report
         worker.on_turn = self._on_turn
         worker.job_store.connection.on_call = ownership.meter.on_redis_call
 
     def say_hello(self) -> None:
         worker, settings = self._worker, self._worker.settings
-        told = {
+        values = {
             name: getattr(settings, name, None) for name in RRQSettings.model_fields if name not in _OBJECTS
         }
-        self._end.send(Hello(worker.worker_id, worker.ownership.incarnation, worker.queues, told))
+        self._end.send(Hello(worker.worker_id, worker.ownership.incarnation, worker.queues, values))
 
     async def run(self) -> None:
-        """Run the worker to its end, listening to the supervisor meanwhile."""
+        """Run the worker to its end and carry out the orders of the supervisor meanwhile."""
         self._end.listen(self._on_order, self._on_supervisor_gone)
         OrphanWatch(
             self._end, self._lease.renew_alone, lambda: self._worker.worker_id, self._worker.settings
@@ -134,18 +133,18 @@ class Link:
             self.exit_code = 1
         if self._worker.burst and self.exit_code == 0 and not self._worker.is_burst_over:
             self.exit_code = EX_TEMPFAIL
-        # Said now and not at the very end: a handler that ignores its cancellation keeps the loop from
-        # closing until the supervisor loses its patience.
+        # Sent before the event loop closes: a handler that ignores its cancellation delays that until the supervisor
+        # kills the process.
         self._end.send(Farewell(self.exit_code))
 
     def _on_turn(self) -> None:
-        self._lease.look()
+        self._lease.check_silence()
         self.report()
 
     def report(self) -> None:
-        """Tell how the worker stands, with what it has counted since the last time."""
+        """Send the state of the worker, and the metrics since the last report."""
         worker, ownership = self._worker, self._worker.ownership
-        self._told_deadline = ownership.book.latest_deadline
+        self._reported_deadline = ownership.book.latest_deadline
         metrics = {} if self._end.has_backlog else {"metrics": ownership.meter.take()}
         self._end.send(
             Report(
@@ -155,17 +154,17 @@ class Link:
                 worker.status,
                 worker.active_jobs,
                 worker.settings.worker_concurrency,
-                self._told_deadline,
+                self._reported_deadline,
                 ownership.finished,
                 tasks=len(asyncio.all_tasks()),
                 **metrics,
             )
         )
 
-    def _tell_deadline(self, deadline: float) -> None:
-        if deadline > self._told_deadline:
-            self._told_deadline = deadline + _DEADLINE_SLACK_SECONDS
-            self._end.send(InHand(self._told_deadline, len(self._worker.ownership.book)))
+    def _report_deadline(self, deadline: float) -> None:
+        if deadline > self._reported_deadline:
+            self._reported_deadline = deadline + _DEADLINE_SLACK_SECONDS
+            self._end.send(InHand(self._reported_deadline, len(self._worker.ownership.book)))
 
     def _on_order(self, order: Message) -> None:
         match order:
@@ -179,7 +178,7 @@ class Link:
 
     def _on_supervisor_gone(self) -> None:
         logger.critical(
-            "the supervisor is gone; this process drains and ends",
+            "the supervisor has died; this process drains and ends",
             extra={"worker_id": self._worker.worker_id},
         )
         self._lease.renew_alone()
@@ -187,7 +186,7 @@ class Link:
 
 
 def build_worker(plan: ChildPlan) -> RRQWorker:
-    """Load the application; Refusal when it cannot be run."""
+    """Load the application. Raises SettingsError when it cannot run."""
     settings = load_settings(plan.settings_path)
     registry = require_registry(settings)
     if plan.burst_linger_seconds is not None:
@@ -200,14 +199,11 @@ def build_worker(plan: ChildPlan) -> RRQWorker:
 def main(argument: str) -> int:
     plan = ChildPlan.parse(argument)
     end = ChildEnd(plan.channel)
-    # Meant for the supervisor, which hands the processes over one by one; ended by it, jobs would be cut.
+    # SIGHUP is for the supervisor, which replaces the processes one by one; here it would end running jobs.
     signal.signal(signal.SIGHUP, lambda *_: None)
     configure_logging(plan.log_format, plan.log_level)
     try:
         worker = build_worker(plan)
-    except Refusal as error:
-        end.send(Failed(error.message))
-        return 1
     except SettingsError as error:
         end.send(Failed(f"ERROR: {error}"))
         return 1
@@ -218,7 +214,7 @@ def main(argument: str) -> int:
     link.say_hello()
     try:
         run_tuned(link.run())
-    # The application's own hooks may raise anything. No farewell: this was no orderly end.
+    # Hooks of the application may raise anything. Without a farewell, the supervisor counts this as a crash.
     except Exception:
         logger.critical("worker failed", exc_info=True, extra={"worker_id": worker.worker_id})
         return 1

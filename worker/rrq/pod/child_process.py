@@ -1,4 +1,4 @@
-"""One child as the supervisor sees it: a process, the line to it, and what it has said so far."""
+"""One child as the supervisor sees it: a process, the connection to it, and its messages so far."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from rrq.pod.channel import (
     Message,
     Report,
     Retire,
-    make_line,
+    make_channel,
 )
 from rrq.pod.exposition import ChildFigures
 from rrq.pod.plan import ChildPlan
@@ -32,15 +32,15 @@ from rrq.settings import RRQSettings
 
 logger = logging.getLogger(__name__)
 
-# What holds until a child has said which settings it found.
+# Used until a child has sent its settings.
 _DEFAULTS = RRQSettings.model_construct()
-# What a dead child has said last lies in the socket. Only a process that it forked keeps the line open longer.
-_LAST_WORDS_SECONDS = 0.2
+# The last messages of a dead child are in the socket. Only a process that it forked keeps the socket open longer.
+_LAST_MESSAGES_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """What the kernel says of a process; None where it would not tell."""
+    """What the kernel reports of a process; None where it does not."""
 
     cpu_seconds: float | None = None
     rss_bytes: int | None = None
@@ -48,24 +48,24 @@ class Vitals:
 
 
 class ChildProcess:
-    """A worker process that was started and may have died by now."""
+    """A worker process that was started and may have died since."""
 
     def __init__(self, place: int, plan: ChildPlan, on_message: Callable[["ChildProcess", Message], None]):
         self.place = place
         self._on_message = on_message
         self.started_at = monotonic()
-        self._line, theirs = make_line()
+        self._channel, theirs = make_channel()
         with theirs:
             plan = replace(plan, channel=theirs.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rrq.pod.child", plan.to_argument()],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(plan.channel,),
-                # A group of its own: Ctrl-C reaches the supervisor alone, and what its handlers have
-                # started can be ended with it.
+                # A process group of its own: Ctrl-C reaches only the supervisor, and programs that handlers have
+                # started can be killed with the child.
                 start_new_session=True,
             )
-        # Where /proc is hidden nothing can be told of a process, and it works all the same.
+        # Where /proc is hidden, the vitals stay unknown; everything else works.
         try:
             self._kernel: psutil.Process | None = psutil.Process(self._process.pid)
         except (psutil.Error, OSError):
@@ -74,16 +74,16 @@ class ChildProcess:
         self.hello: Hello | None = None
         self.settings: RRQSettings | None = None
         self.report: Report | None = None
-        #: Whether it has ever been able to claim, and what the heartbeat was last told of that.
+        #: Whether it has ever been able to claim, and whether it was at the last report.
         self.has_registered = False
         self.was_registered = False
         self.failure: str | None = None
         self.farewell: Farewell | None = None
-        #: When its event loop last showed that it turns.
+        #: When its event loop last showed that it runs.
         self._turned_at = self.started_at
         self._deadline = 0.0
         self.active_jobs = 0
-        #: What the supervisor wants of it, if anything, and why a successor will be started.
+        #: The end that the supervisor has asked for, if any, and why it will start a successor.
         self.asked: End | None = None
         self.restart_reason = "crash"
         self.kill_at: float | None = None
@@ -113,26 +113,26 @@ class ChildProcess:
 
     @property
     def is_orderly(self) -> bool:
-        """Whether it has given everything back, so that its death harms nobody."""
+        """Whether it has returned all its jobs, so that its death has no consequences."""
         return self.farewell is not None or self.has_left
 
     @property
     def finished_jobs(self) -> int:
         return self.report.finished_jobs if self.report is not None else 0
 
-    # What it says
+    # Its messages
 
     async def _listen(self) -> None:
         try:
-            async for message in self._line.read():
-                self._hear(message)
+            async for message in self._channel.read():
+                self._take(message)
                 self._on_message(self, message)
-        # Whatever goes wrong here must not keep the supervisor from burying the child. Unheard, it is soon
-        # taken for hung and replaced.
+        # An error here must not keep the supervisor from handling the death of the child. A child without messages soon
+        # counts as hung and is replaced.
         except Exception:
-            logger.exception("worker process is no longer heard", extra={"pid": self.pid})
+            logger.exception("messages of a worker process cannot be read", extra={"pid": self.pid})
 
-    def _hear(self, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         match message:
             case Hello():
                 self.hello = message
@@ -145,7 +145,7 @@ class ChildProcess:
                 self.active_jobs = message.active_jobs
             case InHand():
                 self._deadline, self.active_jobs = message.deadline, message.active_jobs
-                # Of a process that dies young this may be the only look there ever was.
+                # This may be the only sample of a process that dies early.
                 self.sample()
             case Failed():
                 self.failure = message.message
@@ -153,12 +153,12 @@ class ChildProcess:
                 self.farewell = message
 
     def send(self, message: Message) -> None:
-        self._line.send(message)
+        self._channel.send(message)
 
-    # How it is
+    # Its state
 
     def sample(self) -> None:
-        """Look at the process; what died a moment ago keeps its last figures."""
+        """Read the vitals; a process that has just died keeps its last ones."""
         self._was_frozen = self.is_frozen()
         kernel = self._kernel
         if kernel is None:
@@ -168,7 +168,7 @@ class ChildProcess:
             self.vitals = Vitals(times.user + times.system, kernel.memory_info().rss, kernel.num_fds())
 
     def is_frozen(self) -> bool:
-        """Whether somebody stopped the process; it is then neither renewed nor taken for hung."""
+        """Whether the process is stopped (SIGSTOP); its lease is then not renewed, and it does not count as hung."""
         if self._kernel is None:
             return False
         try:
@@ -180,17 +180,17 @@ class ChildProcess:
         return is_frozen
 
     def forgive(self, now: float) -> None:
-        """Do not hold against it the time until now, in which it stood still or could not be heard."""
+        """Restart the clock for hanging, after a time in which it was stopped or its messages were not read."""
         self._turned_at = now
 
     def is_hung(self, now: float) -> bool:
-        """Whether its event loop stands still although every job in hand is past its deadline.
+        """Whether its event loop is blocked although every running job is past its deadline.
 
-        Before it has been able to claim for the first time: whether it takes too long to get there.
+        Before its first registration: whether the start takes too long.
         """
         settings = self.settings or _DEFAULTS
         if self.has_left:
-            return False  # what is left are the hooks of the application, which have a limit of their own
+            return False  # only hooks of the application are left, which have a limit of their own
         if self.has_registered:
             return now > max(self._deadline, self._turned_at + settings.worker_loop_stall_limit_seconds)
         return now > self._turned_at + settings.worker_start_limit_seconds
@@ -204,7 +204,7 @@ class ChildProcess:
         rss_bytes = self.vitals.rss_bytes
         if limit is None or rss_bytes is None or not self._may_be_retired:
             return False
-        # A limit below what the application takes from the start would replace it without end.
+        # A limit below what the application needs from the start would replace it without end.
         return rss_bytes > limit and self.finished_jobs > 0
 
     @property
@@ -212,7 +212,7 @@ class ChildProcess:
         return self.is_registered and self.asked is None
 
     def build_beat(self) -> Beat | None:
-        """Return what the heartbeat says for this child; None when its lease is not to be renewed."""
+        """Return the heartbeat of this child; None when its lease must not be renewed."""
         identity, report, settings, hello = self.identity, self.report, self.settings, self.hello
         if identity is None or report is None or settings is None or hello is None:
             return None
@@ -227,7 +227,7 @@ class ChildProcess:
         report = self.report
         return ChildFigures(
             self.place,
-            # Whoever was told to leave, or stands still, claims nothing.
+            # A child that is retiring or stopped claims nothing.
             self.is_registered and self.asked is None and not self._was_frozen,
             self.active_jobs,
             report.capacity if report is not None else 0,
@@ -241,13 +241,13 @@ class ChildProcess:
     # Its end
 
     def terminate(self, kill_at: float) -> None:
-        """Ask it to drain; whatever is left of it at ``kill_at`` is killed."""
+        """Ask it to drain; kills it if it is still alive at ``kill_at``."""
         self.asked = End.STOPPED
         self.kill_at = min(kill_at, self.kill_at or kill_at)
         self._signal(signal.SIGTERM)
 
     def retire(self, reason: str) -> None:
-        """Ask it to end when its jobs have ended, for a successor to take its place."""
+        """Ask it to end after its jobs, so that a successor can take its place."""
         self.asked, self.restart_reason = End.RETIRED, reason
         self.retired_at = monotonic()
         self.send(Retire())
@@ -257,19 +257,19 @@ class ChildProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not Popen.send_signal, which polls first: it would collect a child that died a moment ago, and the
-        # supervisor's own waitpid would never learn of that death. Until then the id is not used again.
+        # Not Popen.send_signal, which polls first: it would collect a child that has just died, and the waitpid of the
+        # supervisor would never see that death. Until it does, the kernel does not reuse the process id.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    async def bury(self, exit_code: int) -> None:
-        """Take note of the death that ``waitpid`` told: hear its last words and end what it left running."""
+    async def close(self, exit_code: int) -> None:
+        """Finish after the death that ``waitpid`` returned: read the last messages and kill what it left running."""
         self._process.returncode = exit_code
-        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_SECONDS)
+        await asyncio.wait({self._listening}, timeout=_LAST_MESSAGES_SECONDS)
         self._listening.cancel()
-        self._line.close()
+        self._channel.close()
         if self.farewell is None or self.asked is End.STOPPED:
-            # A program that a handler started must not go on while the job runs elsewhere.
+            # A program that a handler started must not go on while the job runs in another worker.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

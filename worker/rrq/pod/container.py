@@ -1,4 +1,4 @@
-"""What a supervisor has to know and to do because it may be process 1 of a container."""
+"""What a supervisor does when it is process 1 of a container."""
 
 import contextlib
 import ctypes
@@ -8,16 +8,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Have processes that a child leaves behind handed to us, as process 1 would; Linux only."""
+    """Become the parent of processes that a child leaves behind, as process 1 would; Linux only."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reborn_pod_uid() -> str:
-    """Return the pod whose earlier workers are dead for certain, or nothing.
+    """Return the uid of the pod if all its earlier workers are certainly dead, else ''.
 
-    Process 1 of a container is the first after a restart, so that nothing of the container before it lives.
-    With two worker containers in a pod the other one would be taken for that, hence the variable.
+    Process 1 is the first process of a restarted container, so nothing of the earlier container is alive. In a pod with
+    two worker containers the workers of the other one may be alive, hence the variable.
     """
     is_alone = os.getpid() == 1 and os.environ.get("RRQ_POD_SOLE_WORKER") == "1"
     return os.environ.get("RRQ_POD_UID", "") if is_alone else ""

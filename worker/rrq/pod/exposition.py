@@ -1,4 +1,4 @@
-"""Turns what a pod has counted into Prometheus text; prometheus-client knows the formats."""
+"""Turns the metrics of a pod into Prometheus text, in the formats of prometheus-client."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from rrq.version import __version__
 
 @dataclass(frozen=True)
 class ChildFigures:
-    """One child as the kernel and its own reports see it; None where that could not be read."""
+    """One child by the kernel and its own reports; None where that could not be read."""
 
     place: int
     is_up: bool
@@ -35,17 +35,17 @@ class ChildFigures:
 
 @dataclass(frozen=True)
 class PodFigures:
-    """Everything about a pod that is not a running total."""
+    """The current values of a pod; running totals are in the meter."""
 
     children: Sequence[ChildFigures]
     is_redis_up: bool
     seen: Observation | None
-    """The queues, or None while they cannot be read: an unknown depth is no depth at all."""
+    """The queues, or None while they cannot be read: an unknown depth is not 0."""
     supervisor_tasks: int = 0
 
 
 class PodCollector:
-    """Gathers the families of one scrape."""
+    """Builds the metric families of one scrape."""
 
     def __init__(self, meter: Meter, get_figures: Callable[[], PodFigures]) -> None:
         self._meter = meter
@@ -69,7 +69,7 @@ class PodCollector:
         yield from _child_families(figures.children)
 
     def _totals(self) -> Iterator[Metric]:
-        # Copied in one step each, because this runs in another thread than the counting.
+        # Each copied in one step, because another thread counts.
         counts, series = dict(self._meter.counts), dict(self._meter.series)
         for name, metric in METRICS.items():
             if metric.bounds:
@@ -127,7 +127,7 @@ def _pod_families(figures: PodFigures) -> Iterator[Metric]:
 
 
 def _child_families(children: Sequence[ChildFigures]) -> Iterator[Metric]:
-    # By the place in the pod, not by process id: a label must not grow with every restart.
+    # Labelled with the place, not the process id: a label must not get a new value with every restart.
     label = ("child",)
     up = GaugeMetricFamily("rrq_child_up", "Whether this worker process can claim.", labels=label)
     busy = GaugeMetricFamily("rrq_child_jobs_in_flight", "Jobs in progress in this process.", labels=label)

@@ -1,8 +1,8 @@
-"""Speaks to Redis for a whole pod: one heartbeat for all its children, death certificates, sweeps.
+"""Talks to Redis for a whole pod: one heartbeat for all its children, death certificates, reaping.
 
-One connection only. While nothing is due it blocks on the control lists of the children, so that a cancelled
-job is told within milliseconds; a death closes that connection and opens another, because a certificate must
-not wait behind the block.
+It uses one connection. While nothing is due, it blocks on the control lists of the children, so that a cancellation
+reaches its worker within milliseconds. A death closes that connection and opens another, because a certificate must not
+wait for the end of the blocking call.
 """
 
 import asyncio
@@ -29,29 +29,29 @@ _RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Pulse:
-    """What the heartbeat last learned; everything None until Redis has answered once."""
+    """What the heartbeat last read; all None until Redis has answered once."""
 
     answered_at: float | None = None
     seen: Observation | None = None
 
 
 class PodHeartbeat:
-    """Renews the leases of all children that deserve it, and sees to it that the dead are buried."""
+    """Renews the leases of all healthy children, and sends certificates for dead ones."""
 
     def __init__(
         self,
         get_beats: Callable[[], Sequence[Beat]],
         get_incarnations: Callable[[], Collection[str]],
-        tell: Callable[[Beat, BeatReply], None],
+        on_reply: Callable[[Beat, BeatReply], None],
         meter: Meter,
     ) -> None:
         self._get_beats = get_beats
         self._get_incarnations = get_incarnations
-        self._tell = tell
+        self._on_reply = on_reply
         self._meter = meter
         self._store: JobStore | None = None
-        #: Where nothing is left to do but to close the connection.
-        self._left: list[JobStore] = []
+        #: Stores that are no longer used, to be closed.
+        self._unused: list[JobStore] = []
         self._queues: tuple[str, ...] = ()
         self._sweeper: Sweeper | None = None
         self._reborn_pod_uid = ""
@@ -62,14 +62,14 @@ class PodHeartbeat:
         self.pulse = Pulse()
 
     def connect(self, settings: RRQSettings, queues: Sequence[str], reborn_pod_uid: str = "") -> None:
-        """Learn from the first child where Redis is.
+        """Use the Redis of these settings, which a child has loaded.
 
-        ``reborn_pod_uid``: this is process 1 of a container in that pod, so that whatever else is registered
-        for the pod belongs to an earlier container and is dead.
+        ``reborn_pod_uid``: this is process 1 of a container in that pod, so every other worker that is registered for the
+        pod belongs to an earlier container and is dead.
         """
         self._reborn_pod_uid = reborn_pod_uid
         if self._store is not None:
-            self._left.append(self._store)
+            self._unused.append(self._store)
         self._store = JobStore(settings)
         self._store.connection.on_call = self._meter.on_redis_call
         self._sweeper = Sweeper(self._store, self._meter)
@@ -77,19 +77,19 @@ class PodHeartbeat:
         self.beat_soon()
 
     def beat_soon(self) -> None:
-        """A child has come or gone: beat and listen for those that there are now."""
+        """Beat at once, because a child has come or gone, and wait for control messages of the current children."""
         self._interrupted.set()
 
     def certify(self, certificate: DeathCertificate) -> None:
-        """Have the jobs of a dead child given back, as soon as Redis can be reached."""
+        """Return the jobs of a dead child to their queues, as soon as Redis can be reached."""
         if self._store is None:
-            return  # it had not found its settings, so it cannot have claimed anything
+            return  # it had not loaded its settings, so it cannot have claimed a job
         self._certificates.append(certificate)
         self._all_certified.clear()
         self.beat_soon()
 
     async def settle(self, timeout_seconds: float) -> bool:
-        """Wait until every certificate is delivered; False when the time is up before."""
+        """Wait until every certificate is delivered; returns False after the timeout."""
         try:
             await asyncio.wait_for(self._all_certified.wait(), timeout_seconds)
         except TimeoutError:
@@ -101,38 +101,38 @@ class PodHeartbeat:
         try:
             while True:
                 self._interrupted.clear()
-                while self._left:
-                    await self._left.pop().aclose()
+                while self._unused:
+                    await self._unused.pop().aclose()
                 if self._store is None:
                     await self._interrupted.wait()
                     continue
                 try:
                     await self.run_once(self._store)
-                # Without it every child loses its lease; nothing that Redis may hold must end it.
+                # Without the heartbeat every child loses its lease, so no data in Redis may end it.
                 except Exception:
                     logger.exception("heartbeat failed, trying again on another connection")
                     await self._store.connection.aclose()
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
-            for store in (*self._left, self._store):
+            for store in (*self._unused, self._store):
                 if store is not None:
                     await store.aclose()
 
     async def run_once(self, store: JobStore) -> None:
-        """Deliver certificates, beat, look at the queues, then listen until the next beat is due."""
+        """Deliver certificates, beat, observe the queues, then wait for control messages until the next beat is due."""
         next_beat_at = monotonic() + store.settings.lease_renewal_seconds
         try:
             await self._certify_predecessors(store)
-            # One round trip each, and a certificate that cannot be delivered costs no lease.
+            # One round trip for each certificate; one that cannot be delivered does not delay a lease.
             await self._deliver(store)
             await self._beat(store)
             while not self._certificates and (left := next_beat_at - monotonic()) > 0:
                 if await self._listen(store, left):
                     return
         except REDIS_ERRORS as error:
-            told = describe_redis_trouble(store.settings.redis_dsn, error)
-            logger.warning("heartbeat failed, trying again", extra={"error": told})
-            # Not cut short by a death: its certificate meets the same Redis.
+            trouble = describe_redis_trouble(store.settings.redis_dsn, error)
+            logger.warning("heartbeat failed, trying again", extra={"error": trouble})
+            # A death does not shorten this: its certificate needs the same Redis.
             await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, random.uniform))
 
     async def _certify_predecessors(self, store: JobStore) -> None:
@@ -142,7 +142,7 @@ class PodHeartbeat:
         own = self._get_incarnations()
         for worker in workers:
             if worker.pod_uid == self._reborn_pod_uid and worker.incarnation not in own:
-                # One that had ended in order would not be registered any more.
+                # A worker that had ended in an orderly way would no longer be registered.
                 self.certify(DeathCertificate(worker.identity, is_explained=False))
         self._reborn_pod_uid = ""
 
@@ -154,19 +154,19 @@ class PodHeartbeat:
             except REDIS_ERRORS as error:
                 if not is_script_failure(error):
                     raise
-                # Sent again it would fail again. The end of its lease gives the jobs back.
+                # A second attempt would fail as well. The jobs are returned when the lease ends.
                 logger.error(
                     "jobs of a dead worker process are due when its lease ends",
                     extra={"worker_id": certificate.worker.worker_id, "error": str(error)},
                 )
                 self._certificates.popleft()
                 continue
-            self._note(certificate, report)
+            self._log_reaped(certificate, report)
             if not report.has_more:
                 self._certificates.popleft()
         self._all_certified.set()
 
-    def _note(self, certificate: DeathCertificate, report: ReapReport) -> None:
+    def _log_reaped(self, certificate: DeathCertificate, report: ReapReport) -> None:
         self._meter.count("rrq_reaped_jobs_total", "death", by=report.returned)
         self._meter.count("rrq_buried_jobs_total", by=report.buried)
         if report.returned or report.buried:
@@ -183,7 +183,7 @@ class PodHeartbeat:
         beats = self._get_beats()
         renewal = await store.renew_leases(beats)
         for beat, reply in zip(beats, renewal.replies, strict=True):
-            self._tell(beat, reply)
+            self._on_reply(beat, reply)
         if self._sweeper is not None:
             self._sweeper.plan(renewal)
         self.pulse = Pulse(monotonic(), self.pulse.seen)
@@ -191,7 +191,7 @@ class PodHeartbeat:
         self.pulse = Pulse(monotonic(), seen)
 
     async def _listen(self, store: JobStore, wait_seconds: float) -> bool:
-        """Wait for an order, the next sweep or ``wait_seconds``; True when the next beat is due at once."""
+        """Wait for a control message, the next sweep or ``wait_seconds``; returns True when a beat is due at once."""
         until_sweep = self._sweeper.seconds_until_due() if self._sweeper is not None else None
         is_sweep_next = until_sweep is not None and until_sweep < wait_seconds
         seconds = until_sweep if is_sweep_next and until_sweep is not None else wait_seconds
@@ -211,7 +211,7 @@ class PodHeartbeat:
             await asyncio.wait({interruption, order}, return_when=asyncio.FIRST_COMPLETED)
             if order.done():
                 return order.result()
-            # A new socket, because on this one every call waits until the block in Redis ends.
+            # A new connection, because on this one every call waits until the blocking call ends.
             order.cancel()
             await store.connection.aclose()
             return True

@@ -1,7 +1,7 @@
 """Answers probes and scrapes on one port, from a thread of its own.
 
-From a thread, so that the answer can be "the supervisor stalls" when it does. What is answered is decided in
-``probes.py`` and ``exposition.py``.
+In a thread, so that a probe is answered while the supervisor hangs. ``probes.py`` and ``exposition.py`` decide the
+answers.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from rrq.exc import SettingsError
 
 logger = logging.getLogger(__name__)
 
-#: A client that sends nothing must not keep a thread for ever.
+#: A client that sends nothing must not occupy a thread for ever.
 _CLIENT_TIMEOUT_SECONDS = 10.0
 _MOST_CLIENTS = 32
-#: In all: a client that sends a byte now and then never meets the timeout of a single read.
+#: For the whole connection: a client that sends a byte now and then never reaches the timeout of a single read.
 _CONNECTION_SECONDS = 30.0
 #: http.server takes a hundred header lines of 64 KiB each.
 _LARGEST_HEAD_BYTES = 80 * 1024
-#: How soon the server notices that it is to end; the pod ends with it.
+#: How soon the server notices that it must end; the pod waits for it.
 _POLL_SECONDS = 0.05
 
 #: Status, content type and body for a request, given what the client accepts.
@@ -43,7 +43,9 @@ def parse_bind(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_six = host.startswith("[") and host.endswith("]")
     if not colon or not port.isdecimal() or int(port) > 65535 or (not is_six and set(host) & set("[]:")):
-        raise SettingsError(f"{text!r} is no address to listen on. Write HOST:PORT, such as 0.0.0.0:8080.")
+        raise SettingsError(
+            f"{text!r} is not an address to listen on. Write HOST:PORT, such as 0.0.0.0:8080."
+        )
     return host.strip("[]"), int(port)
 
 
@@ -78,24 +80,24 @@ class PodServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Left to a stalled client, closing would wait for it.
+    # Otherwise closing would wait for a stalled client.
     block_on_close = False
-    # With the usual 5 a crowd fills the queue of the kernel, and a probe comes in after seconds, or too late.
+    # With the default of 5, many clients fill the queue of the kernel, and a probe is accepted too late.
     request_queue_size = 128
 
     def __init__(self, *given: Any) -> None:
-        # With the time by which each has to be done, the oldest first.
+        # With the deadline of each, the oldest first.
         self._clients: deque[tuple[float, socket.socket]] = deque()
         super().__init__(*given)
 
     def server_bind(self) -> None:
-        # Not that of HTTPServer, which asks the name service who we are before anything is answered.
+        # Not that of HTTPServer, which looks up the name of this host in DNS first.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Descriptors that clients hold are missed by the heartbeat and by whoever starts a child. The oldest
-        # goes, not the newest: a probe is answered at once, and whoever has waited so long does not read.
+        # Too many clients would leave no descriptors for the heartbeat and for new children. The oldest client is closed,
+        # not the newest: probes are answered at once, so the oldest one most likely does not read.
         crowd = list(self._clients)
         for client in crowd[: max(0, len(crowd) - _MOST_CLIENTS + 1)]:
             self._hang_up(client)
@@ -109,7 +111,7 @@ class _Server(ThreadingHTTPServer):
                 self._hang_up(client)
 
     def _hang_up(self, client: tuple[float, socket.socket]) -> None:
-        # Its own thread may do the same in this moment.
+        # The thread of the client may do the same at this moment.
         with contextlib.suppress(ValueError):
             self._clients.remove(client)
         with contextlib.suppress(OSError):
@@ -123,7 +125,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that goes away is no event; anything else is one line of the log.
+        # A client that disconnects is not worth a log line; anything else is.
         error = sys.exception()
         if not isinstance(error, OSError):
             logger.error("probe or scrape failed", exc_info=error)
@@ -134,7 +136,7 @@ class _SixServer(_Server):
 
 
 class _Head(io.BufferedReader):
-    """The lines of a request. What is beyond the largest head looks like its end, and is never read."""
+    """The head of a request. Bytes beyond the largest size look like the end of the stream and are not read."""
 
     _left_bytes = _LARGEST_HEAD_BYTES
 
@@ -163,7 +165,7 @@ def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
             self._answer(with_body=False)
 
         def _refuse(self) -> None:
-            """Nothing can be changed through this port."""
+            """Refuse methods that change something."""
             self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
             self.send_header("Allow", "GET, HEAD")
             self.send_header("Content-Length", "0")
@@ -182,7 +184,7 @@ def _make_handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: a probe every few seconds is no event."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler
 

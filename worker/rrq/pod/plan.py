@@ -1,4 +1,4 @@
-"""What is asked of a pod and of each of its processes: values, and how they travel to a child.
+"""The options of a pod and of each of its processes, and how they are passed to a child.
 
 Shared by the command line, the supervisor and the child.
 """
@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass
 
 from rrq.runtime.logs import LogFormat
 
-#: Exit code of a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
+#: Exit code of a burst that was stopped before its queues were empty: not done, but not an error.
 EX_TEMPFAIL = 75
-#: After the grace period a child has a second to cancel what is left and a moment to say so; then it is killed,
-#: and the pod has still ended within two seconds of the grace period.
+#: After the grace period a child has a second to cancel its jobs, and 0.2 s to report it. Then it is killed, so that the
+#: pod ends within two seconds of the grace period.
 KILL_AFTER_GRACE_SECONDS = 1.2
 
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """What the supervisor tells a child on its command line."""
+    """What the supervisor passes to a child on its command line."""
 
     channel: int
     settings_path: str | None
     queues: tuple[str, ...] = ()
     weights: dict[str, float] | None = None
-    """Shares of the queues; None for what the settings say."""
+    """Shares of the queues; None for those of the settings."""
     burst: bool = False
     burst_linger_seconds: float | None = None
     log_format: LogFormat = "auto"

@@ -1,39 +1,38 @@
-"""What the cluster is told about a pod: alive, ready, started. Pure.
+"""Decides what the probes of a pod answer: alive, ready, started. Pure.
 
-Liveness is red only for what the supervisor cannot cure itself, because the cluster's answer is to kill the
-whole pod. One hung or crashing child, or a Redis that is away, is no reason for that.
+Liveness is red only for what the supervisor cannot fix itself, because Kubernetes then restarts the whole pod. One hung
+or crashing child, or a Redis that does not answer, is no reason for that.
 
-A pod that the operator keeps from claiming stays ready. Not ready, it would be the first that Kubernetes takes
-away, with the jobs it still runs.
+A pod with a drain flag of the operator stays ready. Kubernetes removes pods that are not ready first, with the jobs that
+they still run.
 """
 
 from dataclasses import dataclass
 
 from rrq.pod.restarts import NOT_CURABLE_AFTER
 
-#: The supervisor looks after its children several times a second; after this long it has stopped doing so.
+#: The supervisor checks its children several times a second; after this time without a check it hangs.
 STALLED_AFTER_SECONDS = 10.0
 
-
-#: A child that is replaced is back long before.
-NOBODY_UP_SECONDS = 30.0
+#: Longer than it takes to replace a child.
+NO_CHILD_UP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class PodState:
-    """How a pod stands at one moment, in monotonic time."""
+    """The state of a pod at one moment, in monotonic time."""
 
     at: float
     is_stopping: bool
-    """A signal told the pod to end."""
+    """A signal has asked the pod to end."""
     redis_answered_at: float | None
     redis_patience_seconds: float
     failures: tuple[int, ...]
-    """Per child: starts in a row that came to nothing."""
+    """For each place: starts in a row that failed."""
     registered: int
     """Children that are able to claim."""
     able_at: float
-    """When there last was one."""
+    """When at least one child was last able to claim."""
     has_started: bool
     """Every child has been able to claim once."""
 
@@ -47,12 +46,12 @@ class Verdict:
 def decide_liveness(state: PodState, now: float) -> Verdict:
     stalled_seconds = now - state.at
     if stalled_seconds > STALLED_AFTER_SECONDS:
-        return Verdict(False, f"the supervisor has not turned for {stalled_seconds:.0f} s")
+        return Verdict(False, f"the supervisor has not checked its children for {stalled_seconds:.0f} s")
     if state.registered == 0 and state.failures and min(state.failures) >= NOT_CURABLE_AFTER:
         return Verdict(
             False,
             f"no worker process stays up: {min(state.failures)} starts in a row failed. "
-            "The log of the pod tells why each ended.",
+            "The log of the pod says why each ended.",
         )
     return Verdict(True, "alive")
 
@@ -68,7 +67,7 @@ def decide_readiness(state: PodState, now: float) -> Verdict:
     if silent_seconds > state.redis_patience_seconds:
         return Verdict(False, f"Redis has not answered for {silent_seconds:.0f} s")
     idle_seconds = now - state.able_at
-    if idle_seconds > NOBODY_UP_SECONDS:
+    if idle_seconds > NO_CHILD_UP_SECONDS:
         return Verdict(False, f"no worker process has been able to claim for {idle_seconds:.0f} s")
     return Verdict(True, "ready")
 

@@ -1,4 +1,4 @@
-"""When a worker process is started again, and when that has become pointless. Pure."""
+"""Decides when to start a worker process again, and when to give up. Pure."""
 
 import signal
 from collections.abc import Sequence
@@ -8,27 +8,27 @@ from typing import Any, Final
 
 FIRST_DELAY_SECONDS: Final = 0.1
 LONGEST_DELAY_SECONDS: Final = 30.0
-#: Starts in a row that came to nothing, in every place of the pod, before the pod ends. With the growing
-#: delay that takes a quarter of a minute: two killers at the head of a queue fit in, a broken image is soon seen.
+#: Starts in a row that fail, in every place of the pod, before the pod ends. With the growing delay that takes 15 s: long
+#: enough for two jobs at the head of a queue that crash their process, short enough to notice a broken image soon.
 GIVE_UP_AFTER: Final = 8
-#: A child that lived this long has shown that it can, even if no job came.
+#: A child that lived this long counts as working, even if it got no job.
 LONG_LIFE_SECONDS: Final = 60.0
-#: From here on probes say that the pod does not help itself.
+#: From this number of failed starts on, liveness is red.
 NOT_CURABLE_AFTER: Final = 4
 
 
 class End(StrEnum):
-    """How a child came to its end, as far as the supervisor can tell."""
+    """How a child ended, as far as the supervisor knows."""
 
     ENDED = "ended"
-    """In order and by itself: a burst that is done, or somebody else sent it SIGTERM."""
+    """Orderly and by itself: its burst was done, or another process sent it SIGTERM."""
     STOPPED = "stopped"
-    """While the pod stops, in order or because its time was up."""
+    """By the shutdown of the pod, orderly or killed after the grace period."""
     RETIRED = "retired"
     """Recycled or reloaded, after its jobs had ended."""
     CRASHED = "crashed"
     HUNG = "hung"
-    """Killed by the supervisor because its event loop stood still past every deadline."""
+    """Killed by the supervisor because its event loop was blocked past every deadline."""
     UNFIT = "unfit"
     """The application could not be loaded or started."""
 
@@ -43,7 +43,7 @@ class Death:
 
     @property
     def is_crash(self) -> bool:
-        """Whether jobs in hand may have caused it."""
+        """Whether running jobs may have caused it."""
         return self.end in (End.CRASHED, End.HUNG)
 
     @property
@@ -53,11 +53,11 @@ class Death:
 
 
 def judge_death(code: int, *, is_orderly: bool, is_unfit: bool, asked: End | None) -> Death:
-    """Tell what the end of a child means.
+    """Decide what the end of a child means.
 
-    ``code``: as ``subprocess`` gives it, a signal is negative. ``is_orderly``: it said farewell. ``asked``: what
-    the supervisor had wanted of it, if anything. A process that exits with 0 without a farewell has crashed all
-    the same: a handler called ``os._exit``.
+    ``code``: as ``subprocess`` has it, negative for a signal. ``is_orderly``: it sent a farewell. ``asked``: the end that
+    the supervisor had asked for, if any. A process that exits with 0 without a farewell has crashed as well: a handler
+    called ``os._exit``.
     """
     signal_name = _signal_name(-code) if code < 0 else None
     end: End
@@ -73,7 +73,7 @@ def judge_death(code: int, *, is_orderly: bool, is_unfit: bool, asked: End | Non
 
 
 def count_failures(before: int, death: Death, finished_jobs: int, lived_seconds: float) -> int:
-    """Return how many starts in a row have come to nothing after this death."""
+    """Return how many starts in a row have failed, with this death."""
     if death.end in (End.STOPPED, End.RETIRED):
         return 0
     if death.end is End.ENDED and (finished_jobs or lived_seconds >= LONG_LIFE_SECONDS):
@@ -82,19 +82,19 @@ def count_failures(before: int, death: Death, finished_jobs: int, lived_seconds:
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """Return the pause before the next start: none after an orderly end, then growing."""
+    """Return the delay before the next start: none after an orderly end, then growing."""
     if failures == 0:
         return 0.0
     return min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20))
 
 
 def is_hopeless(failures: Sequence[int]) -> bool:
-    """Tell whether children in every place only crash, so that the pod should end and be seen to fail."""
+    """Return whether the children in every place only crash, so that the pod should end with an error."""
     return all(count >= GIVE_UP_AFTER for count in failures)
 
 
 def describe_cause(death: Death, *, worker_id: str, rss_bytes: int | None, at: str) -> dict[str, Any]:
-    """Return what is written into the history of the jobs that were in hand."""
+    """Return what is written into the history of the jobs that were running."""
     return {
         "how": "event loop hung, killed by the supervisor" if death.end is End.HUNG else "process died",
         "signal": death.signal_name,
@@ -108,5 +108,5 @@ def describe_cause(death: Death, *, worker_id: str, rss_bytes: int | None, at: s
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name of its own
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"

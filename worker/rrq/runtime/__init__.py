@@ -1,1 +1,1 @@
-"""What surrounds a program: logs, masking, CPU allotment, waiting times, metrics."""
+"""The environment of a program: logs, masking, escaping, CPU allotment, delays, metrics, time zones, installation."""

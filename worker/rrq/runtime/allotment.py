@@ -1,12 +1,11 @@
-"""How many CPUs this process was allotted, and how we know.
+"""How many CPUs this process may use, and which limit decides that.
 
-A container that may use 1.5 CPUs of a machine with 64 still sees 64 of them. What it really got is the
-smallest of three facts: the quota of its control group (cgroup v2 or v1), the quotas of the groups around
-that one, and the set of CPUs it may run on. How many processes come of it is for the supervisor to decide;
-`CpuAllotment.processes` is what fits.
+A container that may use 1.5 CPUs of a machine with 64 still sees all 64. The real limit is the smallest of three: the
+quota of its control group (cgroup v2 or v1), the quotas of the groups around it, and the set of CPUs it may run on.
+`CpuAllotment.processes` is the number of processes that fit.
 
-The text of /proc and of the limit files is parsed by pure functions; only `read_…` touches a file. What is
-missing or makes no sense is no limit rather than an error: a worker must start on any kernel.
+Pure functions parse the text of /proc and of the limit files; only `read_…` opens files. A missing or unreadable limit
+counts as no limit, because a worker must start on any kernel.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 V1, V2 = 1, 2
-# What the kernel keeps these times in; a longer number was not written by it.
+# The largest value of the kernel; a longer number is invalid.
 _LARGEST_MICROSECONDS = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class CpuAllotment:
-    """The CPUs that this process may use, with the reason in a phrase that fits on one printed line."""
+    """The CPUs that this process may use, and the limit that decides it, as one line."""
 
     cpus: float
     processes: int
@@ -55,7 +54,7 @@ class CpuQuota:
 
 @dataclass(frozen=True)
 class CgroupMount:
-    """A place where groups that limit CPU time are visible: `root` is the group shown at `mount_point`."""
+    """A mount that shows control groups with CPU limits: `root` is the group at `mount_point`."""
 
     cgroup_version: int
     root: PurePosixPath
@@ -64,17 +63,17 @@ class CgroupMount:
 
 @dataclass(frozen=True)
 class CgroupFolder:
-    """The folder of one control group; its limit files are inside."""
+    """The folder of one control group, which contains its limit files."""
 
     cgroup_version: int
     path: PurePosixPath
 
 
 def read_cpu_allotment(root: Path = Path("/"), affinity: int | None = None) -> CpuAllotment:
-    """Read what this process may use; never fails.
+    """Read how many CPUs this process may use. Never fails.
 
-    `root` is where /proc and the mount points are looked for, `affinity` the number of CPUs that the process
-    may run on; None asks the kernel.
+    `root`: the folder with /proc and the mount points. `affinity`: the number of CPUs that the process may run on; None
+    reads it from the kernel.
     """
     mounts = parse_cgroup_mounts(_read_text(root / "proc/self/mountinfo"))
     own_groups = parse_own_groups(_read_text(root / "proc/self/cgroup"))
@@ -85,8 +84,8 @@ def read_cpu_allotment(root: Path = Path("/"), affinity: int | None = None) -> C
 
 
 def decide_allotment(affinity: int, quotas: Sequence[CpuQuota]) -> CpuAllotment:
-    """Return the smallest of the limits. Fractions are rounded down, because a process too many would be
-    throttled in the middle of a job, but one process there always is."""
+    """Return the smallest of the limits. Fractions are rounded down, because one process too many would be throttled in the
+    middle of a job; there is always at least one process."""
     cpuset = f"cpuset of {_count(affinity)}"
     if not quotas:
         return CpuAllotment(float(affinity), affinity, f"{cpuset}, no quota")
@@ -97,9 +96,9 @@ def decide_allotment(affinity: int, quotas: Sequence[CpuQuota]) -> CpuAllotment:
 
 
 def parse_own_groups(text: str) -> dict[int, PurePosixPath]:
-    """Parse /proc/self/cgroup: our group in the hierarchy that limits CPU time, by cgroup version.
+    """Parse /proc/self/cgroup: the group of this process in the hierarchy that limits CPU time, by cgroup version.
 
-    The two-version (hybrid) layout has both, and only one of them carries the limit files.
+    The hybrid layout has both versions, and only one of them has the limit files.
     """
     groups = {}
     for line in text.split("\n"):
@@ -116,10 +115,10 @@ def parse_own_groups(text: str) -> dict[int, PurePosixPath]:
 
 
 def parse_cgroup_mounts(text: str) -> list[CgroupMount]:
-    """Parse /proc/self/mountinfo: where groups that may limit CPU time are mounted."""
+    """Parse /proc/self/mountinfo: the mounts of control groups that may limit CPU time."""
     mounts = []
     for line in text.split("\n"):
-        # A varying number of optional fields comes before the dash, so each half is counted from its start.
+        # The number of optional fields before the dash varies, so fields are counted from the start of each half.
         place, dash, kind = line.partition(" - ")
         place_fields, kind_fields = place.split(), kind.split()
         if not dash or len(place_fields) < 5 or len(kind_fields) < 3:
@@ -140,9 +139,9 @@ def parse_cgroup_mounts(text: str) -> list[CgroupMount]:
 def build_folders(
     mounts: Sequence[CgroupMount], own_groups: Mapping[int, PurePosixPath]
 ) -> list[CgroupFolder]:
-    """Return the folders of our group and of all groups around it that can be seen, innermost first.
+    """Return the folders of the group of this process and of all visible groups around it, innermost first.
 
-    Each of them limits us: a group can never use more than the one around it.
+    Each of them is a limit: a group can never use more than the one around it.
     """
     folders: list[CgroupFolder] = []
     for mount in mounts:
@@ -152,12 +151,12 @@ def build_folders(
         if own_group.is_relative_to(mount.root) and ".." not in own_group.parts:
             below = own_group.relative_to(mount.root)
         else:
-            # The group is named from outside of what is mounted here, as in a container that was given a
-            # mount but not the name space that goes with it. The mount's own group is the best known one.
+            # The path of the group lies outside of this mount, as in a container that has the mount without its own
+            # cgroup namespace. Then the group of the mount is the best guess.
             below = PurePosixPath()
         path = mount.mount_point / below
-        on_the_way_up = (path, *path.parents)[: len(below.parts) + 1]
-        folders.extend(CgroupFolder(mount.cgroup_version, folder) for folder in on_the_way_up)
+        enclosing = (path, *path.parents)[: len(below.parts) + 1]
+        folders.extend(CgroupFolder(mount.cgroup_version, folder) for folder in enclosing)
     return folders
 
 
@@ -173,7 +172,7 @@ def parse_cfs_quota(quota: str, period: str) -> CpuQuota | None:
 
 
 def _build_quota(version: int, quota: str, period: str) -> CpuQuota | None:
-    # "max" and -1 fail here as garbage does: none of them is a limit.
+    # "max", -1 and invalid text are all no limit.
     quota_us, period_us = _parse_microseconds(quota), _parse_microseconds(period)
     return CpuQuota(version, quota_us, period_us) if quota_us and period_us else None
 
@@ -186,7 +185,7 @@ def _parse_microseconds(text: str) -> int | None:
 
 
 def _parse_mount_path(field: str) -> PurePosixPath:
-    # Fields are separated by spaces, so the kernel writes white space inside a path as an octal number.
+    # The kernel writes white space inside a path as an octal number, because spaces separate the fields.
     return PurePosixPath(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field))
 
 
@@ -198,7 +197,7 @@ def _read_quota(root: Path, folder: CgroupFolder) -> CpuQuota | None:
 
 
 def _read_affinity() -> int:
-    # The kernel takes the cpuset of every group around us into account here, so its files need not be read.
+    # The kernel already applies the cpusets of all enclosing groups here, so their files need not be read.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -206,9 +205,9 @@ def _read_affinity() -> int:
 
 def _read_text(path: Path) -> str:
     try:
-        # Paths may be bytes of any kind, and must still be found by the name that was read.
+        # A path may have any bytes, and must be opened by exactly these bytes.
         return path.read_text(encoding="utf-8", errors="surrogateescape")
-    except (OSError, ValueError):  # ValueError: a path from a garbled file may hold a zero byte
+    except (OSError, ValueError):  # ValueError: a path from an invalid file may contain a zero byte
         return ""
 
 

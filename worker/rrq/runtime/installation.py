@@ -1,4 +1,4 @@
-"""What of RRQ is installed: whether the extra of a program is there, and whether another project has our place.
+"""Checks the installation: whether an extra is installed, and whether another distribution shares our files.
 
 Programs ask here before they import anything that an extra brings, so this module needs the standard library only.
 """
@@ -7,10 +7,9 @@ import importlib.util
 import sys
 from typing import Final
 
-import rrq
 from rrq.version import DISTRIBUTION, __version__
 
-__all__ = ["describe_missing", "describe_other_distribution", "install_command", "require_extra"]
+__all__ = ["describe_missing_extra", "describe_other_distribution", "install_command", "require_extra"]
 
 _WORKER: Final = ("click", "watchfiles", "rich", "prometheus_client", "psutil", "uvloop")
 #: The modules that an extra brings, as far as our programs import them by name.
@@ -29,7 +28,7 @@ def install_command(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
-def describe_missing(program: str, extra: str) -> str | None:
+def describe_missing_extra(program: str, extra: str) -> str | None:
     """Return one sentence on what a program lacks and how to get it; None when the extra is installed."""
     missing = [name for name in MODULES[extra] if importlib.util.find_spec(name) is None]
     if not missing:
@@ -39,8 +38,8 @@ def describe_missing(program: str, extra: str) -> str | None:
 
 
 def describe_other_distribution() -> str | None:
-    """Return one sentence on a distribution `rrq` beside ours and how to be rid of it; None when there is none."""
-    import importlib.metadata  # takes longer to load than all that a program needs to say what it lacks
+    """Return one sentence on a distribution `rrq` beside ours and how to remove it; None when there is none."""
+    import importlib.metadata  # loads slowly, and the check for missing extras does not need it
 
     try:
         version = importlib.metadata.version(_OTHER)
@@ -53,12 +52,11 @@ def describe_other_distribution() -> str | None:
 
 
 def require_extra(program: str, extra: str) -> None:
-    """End the program with exit code 1 when its extra is not installed, or our files are not ours any more.
-
-    Whoever lacks the extra hears of the other project, too: the commands that warn of it need the extra themselves.
-    """
-    if getattr(rrq, "__version__", None) != __version__:
+    """End the program with exit code 1 when its extra is missing or another distribution has overwritten our files."""
+    # Already imported, as it holds this module; the other distribution overwrites its __init__.py.
+    if getattr(sys.modules["rrq"], "__version__", None) != __version__:
         sys.exit(f"ERROR: Another distribution has overwritten files of {DISTRIBUTION}. Run: {_CURE}")
-    if problem := describe_missing(program, extra):
+    if problem := describe_missing_extra(program, extra):
+        # The commands that warn of the other distribution need the extra themselves.
         warning = describe_other_distribution()
         sys.exit(f"ERROR: {problem}" + (f"\nWARNING: {warning}" if warning else ""))

@@ -1,8 +1,8 @@
-"""How the command line logs: one line per event, JSON where a machine reads it, text on a terminal.
+"""The log format of the command line: one line per event, JSON for programs, text on a terminal.
 
-The library itself installs nothing; an application that runs a worker logs as it likes. Whatever is
-logged here, a line is written: odd input, broken ``%`` arguments and objects that cannot be printed cost
-a field, not the line. Passwords are masked in every text, also in those of exceptions.
+The library itself installs no handler; an application that runs a worker configures its own logging. Every record becomes
+a line: unexpected values, wrong ``%`` arguments and objects that cannot be printed lose a field, not the line. Passwords
+are masked in every text, including those of exceptions.
 """
 
 import json
@@ -16,16 +16,17 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, Literal, TextIO
 
+from rrq.runtime.escaping import escape_unprintable
 from rrq.runtime.masking import MASK, is_secret_name, mask_secrets
 
 __all__ = ["LogFormat", "configure_logging"]
 
 LogFormat = Literal["auto", "json", "text"]
 
-# What every record has; the rest are the fields that the caller gave.
+# The attributes of every record; all others are fields of the caller.
 _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _OWN: Final = frozenset({"time", "level", "logger", "message"})
-# A structure that is deeper than this, or holds itself, is written as text from there on.
+# From this depth on a structure is written as text; it may contain itself.
 _DEEPEST: Final = 5
 _NEEDS_QUOTES: Final = re.compile(r"[ \"=]")
 
@@ -36,10 +37,10 @@ def configure_logging(
     context: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Log everything from ``level`` on to ``stream``, by default stderr. Calling it again replaces.
+    """Log everything from ``level`` on to ``stream``, by default stderr. A second call replaces the first.
 
-    "auto" is text on a terminal and JSON elsewhere. ``context`` are fields to put on every line; a field
-    of the record itself wins over one of the same name. Raises ValueError for an unknown format or level.
+    "auto" is text on a terminal and JSON elsewhere. ``context`` has fields for every line; a field of the record overrides
+    one of the same name. Raises ValueError for an unknown format or level.
     """
     stream = sys.stderr if stream is None else stream
     if format == "auto":
@@ -61,12 +62,12 @@ class _LineHandler(logging.StreamHandler[TextIO]):
         line = super().format(record)
         if line.isascii():
             return line
-        # Spelled out rather than refused by a stream that cannot encode it.
+        # Escaped, because the stream may be unable to encode it.
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return line.encode(encoding, "backslashreplace").decode(encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        # The formatter does not fail, so the stream did: there is nowhere left to say it.
+        # The formatter does not fail, so the stream has failed, and no other stream is left.
         pass
 
 
@@ -77,10 +78,10 @@ class _LineFormatter(logging.Formatter):
         self._context = dict(context)
 
     def format(self, record: logging.LogRecord) -> str:
-        # Foreign objects are asked for their text in there, and a record may be made by anybody.
+        # Fields may be objects of the application, whose code may fail here.
         try:
             fields = build_fields(record, self._context)
-        except Exception as error:  # noqa: BLE001  a line that says so is written instead
+        except Exception as error:  # noqa: BLE001  another line is written instead
             fields = {
                 "time": _format_time(datetime.now(UTC).timestamp()),
                 "level": str(record.levelname),
@@ -92,8 +93,8 @@ class _LineFormatter(logging.Formatter):
 
 
 def build_fields(record: logging.LogRecord, context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a line says, in its order and in types that JSON has."""
-    message, complaint = _read_message(record)
+    """Return the fields of a line, in their order and in types that JSON has."""
+    message, format_error = _read_message(record)
     fields: dict[str, Any] = {
         "time": _format_time(record.created),
         "level": _clean_text(record.levelname),
@@ -104,8 +105,8 @@ def build_fields(record: logging.LogRecord, context: Mapping[str, Any]) -> dict[
     for name, value in {**context, **given}.items():
         key = _clean_text(name)
         fields[f"extra_{key}" if key in _OWN else key] = MASK if is_secret_name(key) else _clean_field(value)
-    if complaint:
-        fields["format_error"] = complaint
+    if format_error:
+        fields["format_error"] = format_error
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if error is not None:
         fields.setdefault("error", f"{type(error).__name__}: {_clean_text(error)}")
@@ -118,20 +119,20 @@ def build_fields(record: logging.LogRecord, context: Mapping[str, Any]) -> dict[
 
 
 def build_text(fields: Mapping[str, Any]) -> str:
-    """Return the line for a person: what happened, its fields, and below it a traceback if any."""
-    level, logger, message = (_on_one_line(fields[name]) for name in ("level", "logger", "message"))
+    """Return the line for a person: message and fields, with a traceback below, if any."""
+    level, logger, message = (escape_unprintable(fields[name]) for name in ("level", "logger", "message"))
     below = [
-        _on_one_line(line)
+        escape_unprintable(line)
         for name in ("traceback", "stack")
         for line in str(fields.get(name, "")).splitlines()
     ]
     shown = {name: value for name, value in fields.items() if name not in _OWN | {"traceback", "stack"}}
-    pairs = "".join(f" {_on_one_line(name)}={_quote(value)}" for name, value in shown.items())
+    pairs = "".join(f" {escape_unprintable(name)}={_quote(value)}" for name, value in shown.items())
     return "\n".join([f"{fields['time']} {level:<7} {logger}: {message}{pairs}", *below])
 
 
 def _read_message(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the message and, when its arguments do not fit, what is wrong with them."""
+    """Return the message and, when its arguments do not match, the error."""
     try:
         return mask_secrets(record.getMessage()), ""
     except Exception as error:  # noqa: BLE001  the text without its arguments is better than none
@@ -144,7 +145,7 @@ def _format_time(seconds: float) -> str:
 
 
 class _Traceback:
-    """Its text is made where that may fail."""
+    """Formats a traceback when it is printed, where errors are handled."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -156,7 +157,7 @@ class _Traceback:
 def _clean_field(value: Any) -> Any:
     try:
         return _clean(value)
-    except Exception:  # noqa: BLE001  a container of its own kind may fail when it is looked through
+    except Exception:  # noqa: BLE001  a container of the application may fail when it is read
         return _unprintable(value)
 
 
@@ -165,7 +166,7 @@ def _clean(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        # Plain: an enum or a subclass may bring a text of its own.
+        # A plain int: an enum or a subclass may have a text of its own.
         return int(value) if abs(value) < 2**63 else _clean_text(value)
     if isinstance(value, float):
         return float(value) if isfinite(value) else str(float(value))
@@ -182,13 +183,13 @@ def _clean(value: Any, depth: int = 0) -> Any:
 
 def _clean_text(value: Any) -> str:
     if isinstance(value, str):
-        # The characters themselves, not what a subclass says of them.
+        # The characters themselves, not the text of a subclass.
         return mask_secrets(str.__str__(value))
     if isinstance(value, bytes):
         return mask_secrets(value.decode("utf-8", "backslashreplace"))
     try:
         return mask_secrets(str(value))
-    except Exception:  # noqa: BLE001  whatever its __str__ does
+    except Exception:  # noqa: BLE001  its __str__ may raise anything
         return _unprintable(value)
 
 
@@ -196,17 +197,7 @@ def _unprintable(value: Any) -> str:
     return f"<{type(value).__name__} that cannot be printed>"
 
 
-def _on_one_line(text: str) -> str:
-    """Spell out what would break the line or command the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def _quote(value: Any) -> str:
     if isinstance(value, str) and value.isprintable() and not _NEEDS_QUOTES.search(value or " "):
         return value
-    return _on_one_line(json.dumps(value, ensure_ascii=False))
+    return escape_unprintable(json.dumps(value, ensure_ascii=False))

@@ -1,7 +1,6 @@
-"""Takes passwords out of texts that leave the process: logs and messages of errors. Pure.
+"""Masks passwords in texts that leave the process: logs and error messages. Pure.
 
-When in doubt, more is masked than need be: a host name that is missing from a log line is a nuisance, a
-password in it is an incident.
+When in doubt it masks too much: a missing host name in a log line is a nuisance, a password in it is an incident.
 """
 
 import re
@@ -11,15 +10,15 @@ __all__ = ["MASK", "clean_foreign_text", "is_secret_name", "mask_secrets", "mask
 
 MASK: Final = "***"
 
-#: Characters that are kept of a text which another program wrote. It may go into logs, conditions and events.
+#: Maximum length of a text by another program. It may go into logs, conditions and events.
 _LONGEST_FOREIGN_TEXT: Final = 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPACE: Final = re.compile(r"\s")
 _END_OF_HOST: Final = re.compile(r"[/?#]")
-# As a query string or as keyword arguments say it; up to the end of the word, since a password may hold
-# a comma or a bracket.
+# In a query string or in keyword arguments, up to the end of the word, because a password may contain a comma or a
+# bracket.
 _ASSIGNED: Final = re.compile(r"(passw(?:or)?d\w{0,20}=)[^&\s]+", re.IGNORECASE)
-# As the text of a dictionary says it.
+# In the text of a dictionary.
 _QUOTED: Final = re.compile(
     r"""(passw(?:or)?d\w{0,20}['"]\s*:\s*)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[^\s,}]+)""",
     re.IGNORECASE,
@@ -29,7 +28,7 @@ _QUOTED: Final = re.compile(
 def mask_url(url: str) -> str:
     """Return a URL without user, password and the values of password options. Never raises."""
     if "://" not in url:
-        # The scheme was forgotten, not the password.
+        # The scheme is missing, but there may be a password.
         return _mask_assigned(MASK + url[url.rfind("@") :] if "@" in url else url)
     if _lacks_host(url):
         scheme, mark, _ = url.partition("://")
@@ -38,29 +37,29 @@ def mask_url(url: str) -> str:
 
 
 def mask_secrets(text: str) -> str:
-    """Return ``text`` with what looks like a password masked, wherever it stands. Never raises."""
+    """Return ``text`` with everything masked that looks like a password. Never raises."""
     if "://" in text and "@" in text:
         text = _mask_user_info(text)
     return _mask_assigned(text)
 
 
 def clean_foreign_text(text: str) -> str:
-    """Return what another program wrote as one line of at most 1,024 characters, without control characters."""
+    """Return a text by another program as one line of at most 1,024 characters, without control characters."""
     if len(text) > _LONGEST_FOREIGN_TEXT:
         text = f"{text[: _LONGEST_FOREIGN_TEXT - 1]}…"
     return _CONTROL.sub("?", text)
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a field of this name holds a password."""
+    """Return whether a field of this name holds a password."""
     name = name.lower()
     return "password" in name or "passwd" in name
 
 
 def _mask_user_info(text: str, *, may_hold_spaces: bool = False) -> str:
-    """Mask from "://" to the last "@" of the word, as a password may hold every other character.
+    """Mask from "://" to the last "@" of the word, because a password may contain every other character.
 
-    By hand and not by one pattern: this stays linear however long the text is.
+    Written by hand, because one pattern would not be linear in the length of the text.
     """
     parts: list[str] = []
     written = looked = word_end = 0
@@ -78,16 +77,16 @@ def _mask_user_info(text: str, *, may_hold_spaces: bool = False) -> str:
 
 
 def _lacks_host(url: str) -> bool:
-    """Tell ``redis://user:secret``, whose host was forgotten, from ``redis://host:6379``."""
+    """Return True for ``redis://user:secret``, which has no host, and False for ``redis://host:6379``."""
     head = _END_OF_HOST.split(url.partition("://")[2], maxsplit=1)[0]
     _, colon, port = head.rpartition(":")
     return "@" not in url and bool(colon) and not port.isdigit() and not port.endswith("]")
 
 
 def _has_user_info(text: str, start: int, word_end: int) -> bool:
-    """Tell an "@" behind user and password from one in a path, such as that of ``host/@somebody``.
+    """Return True for an "@" behind user and password, and False for one in a path, such as ``host/@name``.
 
-    A password that holds a "/" makes no valid URL, but it is still a password.
+    A password with a "/" makes the URL invalid, but it is still a password.
     """
     end = _END_OF_HOST.search(text, start, word_end)
     head = text[start : end.start() if end else word_end]

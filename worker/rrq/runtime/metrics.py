@@ -1,8 +1,8 @@
-"""What is counted, and a place to count it that costs a job next to nothing.
+"""The metrics of workers, and a meter that counts them at almost no cost per job.
 
-A worker process only adds to plain dictionaries; what has gathered travels to the supervisor once a second
-and is added up there (``pod/exposition.py`` turns the sums into Prometheus text). No label may take a value
-that grows with jobs: functions are those of the registry, queues those the worker serves.
+A worker process only adds to plain dictionaries. Once a second the sums go to the supervisor, which adds them up;
+``pod/exposition.py`` turns them into Prometheus text. The number of label values must not grow with the jobs: functions
+come from the registry, queues are those that the worker serves.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 __all__ = ["METRICS", "UNREGISTERED", "Meter", "Metric"]
 
-#: Stands for every function that no handler is registered for; their names come from outside.
+#: Label of all functions without a handler, whose names are unbounded.
 UNREGISTERED: Final = "(unregistered)"
 
 _DURATIONS: Final = (
@@ -49,30 +49,28 @@ class Metric:
 
 METRICS: Final[Mapping[str, Metric]] = {
     "rrq_jobs_total": Metric(
-        "Attempts that ended, by outcome: done, retry, dead, cancelled, back (handed back), unknown_function (put off, "
+        "Attempts that ended, by outcome: done, retry, dead, cancelled, back (returned to the queue), unknown_function (put off, "
         "because the worker has no handler for it), fenced.",
         ("function", "outcome"),
     ),
     "rrq_job_duration_seconds": Metric("Time a handler took.", ("function",), _DURATIONS),
-    "rrq_job_retries_total": Metric("Attempts that failed and will be tried again.", ("function",)),
+    "rrq_job_retries_total": Metric("Attempts that failed and will be retried.", ("function",)),
     "rrq_queue_wait_seconds": Metric("Time from when a job was due to its start.", ("queue",), _DURATIONS),
     "rrq_claims_total": Metric("Claims, by result: jobs, empty, refused, failed.", ("result",)),
-    "rrq_claim_size_jobs": Metric("Jobs that one answered claim brought.", (), _SIZES),
+    "rrq_claim_size_jobs": Metric("Jobs in one answered claim.", (), _SIZES),
     "rrq_lost_races_total": Metric("Wake-ups after which another worker had already taken the job."),
     "rrq_fenced_results_total": Metric("Results refused because the job had been given to another attempt."),
     "rrq_reaped_jobs_total": Metric(
-        "Jobs of dead workers made due again by this pod: lease (it ran out) or death (proven).", ("cause",)
+        "Jobs of dead workers that this pod returned to their queues: lease (it expired) or death (certified).",
+        ("cause",),
     ),
     "rrq_buried_jobs_total": Metric(
-        "Jobs of dead workers that this pod sent to the dead letter queue: they ended too many processes, or lost "
-        "too many workers."
+        "Jobs of dead workers that this pod dead-lettered: they killed too many processes, or lost too many workers."
     ),
-    "rrq_loop_lag_seconds": Metric("How late the event loop of a worker process turns.", (), _LATENCIES),
-    "rrq_redis_call_seconds": Metric("Time one script took, as the caller saw it.", ("call",), _LATENCIES),
+    "rrq_loop_lag_seconds": Metric("Delay of the event loop of a worker process.", (), _LATENCIES),
+    "rrq_redis_call_seconds": Metric("Time of one script, measured by its caller.", ("call",), _LATENCIES),
     "rrq_redis_errors_total": Metric("Calls to Redis that failed.", ("call", "error")),
-    "rrq_child_crashes_total": Metric(
-        "Worker processes that died unasked, by signal or exit code.", ("how",)
-    ),
+    "rrq_child_crashes_total": Metric("Worker processes that crashed, by signal or exit code.", ("how",)),
     "rrq_child_restarts_total": Metric(
         "Worker processes started to replace one, by reason: crash, hung, recycled, reload, ended.",
         ("reason",),
@@ -84,11 +82,11 @@ _Key = tuple[str, ...]
 
 
 class Meter:
-    """Counts and histograms, gathered here and taken away in one go."""
+    """Counts and histograms since the last ``take``."""
 
     def __init__(self) -> None:
         self.counts: dict[_Key, float] = {}
-        #: Per histogram: one number per bound, one for what is beyond, and the sum of all values.
+        #: For each histogram: one number per bound, one for larger values, and the sum of all values.
         self.series: dict[_Key, list[float]] = {}
 
     def count(self, *key: str, by: float = 1) -> None:
@@ -103,14 +101,14 @@ class Meter:
         series[-1] += value
 
     def on_redis_call(self, call: str, seconds: float, error: BaseException | None) -> None:
-        """Take note of one call; fits ``PipelinedConnection.on_call``."""
+        """Count one call; for the ``on_call`` of a connection."""
         if error is None:
             self.observe(seconds, "rrq_redis_call_seconds", call)
         else:
             self.count("rrq_redis_errors_total", call, type(error).__name__)
 
     def take(self) -> dict[str, Any]:
-        """Return what has gathered, as plain lists for JSON, and start from nothing."""
+        """Return the sums as plain lists for JSON, and start again from zero."""
         taken = {
             "counts": [[*key, value] for key, value in self.counts.items()],
             "series": [[list(key), values] for key, values in self.series.items()],
@@ -119,7 +117,7 @@ class Meter:
         return taken
 
     def add(self, taken: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Add what another meter gathered."""
+        """Add what ``take`` of another meter returned."""
         for *key, value in taken["counts"]:
             self.count(*key, by=value)
         for key, values in taken["series"]:

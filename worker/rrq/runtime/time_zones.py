@@ -1,6 +1,6 @@
-"""The clocks of a time zone: which moments a time on the clock stands for.
+"""Converts between the clocks of a time zone and moments in UTC. Pure.
 
-Twice a year that is not exactly one: an hour that the clocks skip never comes, and an hour that they repeat comes twice.
+Twice a year this is not one to one: an hour that the clocks skip never occurs, and an hour that they repeat occurs twice.
 """
 
 from bisect import bisect_left
@@ -40,10 +40,7 @@ def parse_time_zone(name: str) -> ZoneInfo | None:
 
 
 def read_clock(moment: datetime, zone: ZoneInfo) -> tuple[datetime, timedelta]:
-    """Return the time that clocks show at a moment (naive), and the length of the repeated period it lies in.
-
-    The length is zero nearly always.
-    """
+    """Return the time on the clocks at a moment (naive), and the length of the repeated period around it, mostly zero."""
     local = moment.astimezone(zone)
     repeated = _offset(local.replace(fold=0)) - _offset(local.replace(fold=1))
     return local.replace(tzinfo=None, fold=0), repeated
@@ -70,7 +67,7 @@ def find_gap_end(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _read_both(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """Return the moments that ``wall`` stands for by the offset before a change of the clocks and by the one after it."""
+    """Return the moments of ``wall`` by the offset before a change of the clocks, and by the offset after it."""
     old, new = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return old, new
 

@@ -10,18 +10,18 @@ export class ApiError extends Error {
 
 export const session = { role: null, actor: "", csrf: "", csrfHeader: "", takesTokens: false, hidesValues: false };
 
-/** Learn who we are; false for somebody who has to sign in. */
+/** Read who the user is; false for a user who must sign in. */
 export async function readSession() {
   const answer = await fetch("api/session", { cache: "no-store" });
-  const told = await answer.json();
-  session.takesTokens = told.takes_tokens;
-  session.version = told.version;
-  session.role = answer.ok ? told.role : null;
-  session.actor = told.actor ?? "";
-  session.csrf = told.csrf ?? "";
-  session.csrfHeader = told.csrf_header ?? "";
-  session.hasSession = Boolean(told.has_session);
-  session.hidesValues = Boolean(told.hides_values);
+  const state = await answer.json();
+  session.takesTokens = state.takes_tokens;
+  session.version = state.version;
+  session.role = answer.ok ? state.role : null;
+  session.actor = state.actor ?? "";
+  session.csrf = state.csrf ?? "";
+  session.csrfHeader = state.csrf_header ?? "";
+  session.hasSession = Boolean(state.has_session);
+  session.hidesValues = Boolean(state.hides_values);
   return answer.ok;
 }
 
@@ -41,7 +41,7 @@ async function post(path, body) {
   });
 }
 
-/** Carry out an action; a page that was open for long gets a new CSRF token first. */
+/** Carry out an action; retries with a new CSRF token when the page has an old one. */
 export async function act(name, order) {
   let answer = await post(`actions/${name}`, order);
   if (answer.status === 403) {
@@ -59,7 +59,7 @@ async function read(answer) {
   try {
     body = await answer.json();
   } catch {
-    // A proxy in between answers in its own words.
+    // A proxy in between may answer with a page of its own.
   }
   if (!answer.ok) throw new ApiError(answer.status, body);
   return body;

@@ -1,4 +1,4 @@
-// The frame around the pages: where we are, what is live, which keys do what.
+// The frame around the pages: route, live state, keys.
 
 import { ApiError, readSession, session, signIn, signOut } from "./api.js";
 import { showKeys } from "./dialog.js";
@@ -19,9 +19,9 @@ import { button, card, empty, icon, say } from "./ui.js";
 const PAGES = { overview, queues, pools, workers, jobs, dead, cron, controls, audit };
 const GO_KEYS = { o: "overview", q: "queues", p: "pools", w: "workers", j: "jobs", d: "dead", c: "cron", f: "controls", a: "audit" };
 const KEYS = [
-  ["/", "Filter the list"], ["↑ ↓", "Go through a list"], ["Enter", "Open what is chosen"], ["Esc", "Leave a filter or a question"],
+  ["/", "Filter the list"], ["↑ ↓", "Move in a list"], ["Enter", "Open the selected row"], ["Esc", "Leave a filter or a dialog"],
   ...Object.entries(GO_KEYS).map(([key, name]) => [`g ${key}`, PAGES[name].title]),
-  ["t", "Light or dark"], ["?", "These keys"],
+  ["t", "Light or dark"], ["?", "Show these keys"],
 ];
 
 const view = { name: "overview", path: [], params: {}, data: null, error: null, state: {}, loading: 0, isMenuOpen: false, needsSignIn: false };
@@ -29,7 +29,7 @@ let timer = null;
 let controller = null;
 let goPressedAt = 0;
 
-// Where we are
+// The route
 
 function parseRoute() {
   const [route, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -57,7 +57,7 @@ function navigate() {
   load();
 }
 
-// What it shows
+// The content
 
 async function load() {
   clearTimeout(timer);
@@ -72,7 +72,7 @@ async function load() {
   } catch (error) {
     if (mine.signal.aborted) return;
     if (error instanceof ApiError && error.status === 401) return askToSignIn();
-    // The last picture stays; the banner says that it is old.
+    // The last data stays; the banner says that it is old.
     if (!(error instanceof ApiError && error.isTrouble) || !view.data) view.error = error;
   }
   render();
@@ -85,7 +85,7 @@ function render() {
   const page = PAGES[view.name];
   const context = { data: view.data, path: view.path, params: view.params, state: view.state, go, rerender: render, reload: load };
   const content = view.error && !view.data ? problem(view.error)
-    : page.load && !view.data ? h("p", { class: "loading" }, "Looking…") : page.render(context);
+    : page.load && !view.data ? h("p", { class: "loading" }, "Loading…") : page.render(context);
   const next = h("div", { id: "app", class: "frame" }, sidebar(), h("div", { class: "body" }, topbar(page), banner(),
     h("main", { id: "main", tabindex: "-1", class: live.trouble ? "is-stale" : null },
       h("div", { key: `${view.name}/${view.path.join("/")}` }, content))));
@@ -94,8 +94,8 @@ function render() {
 }
 
 function problem(error) {
-  if (error instanceof ApiError && error.status === 404) return card(null, empty("Not here", error.message));
-  return card(null, empty("This cannot be shown right now", error.message));
+  if (error instanceof ApiError && error.status === 404) return card(null, empty("Not found", error.message));
+  return card(null, empty("This cannot be shown now", error.message));
 }
 
 function sidebar() {
@@ -127,11 +127,11 @@ function topbar(page) {
 
 function banner() {
   if (!live.trouble) return h("div", { class: "banner", role: "status", hidden: true });
-  const since = live.trouble.sinceMs ? `What you see is the picture of ${clock(live.trouble.sinceMs, true)}. ` : "";
+  const since = live.trouble.sinceMs ? `The page shows the state of ${clock(live.trouble.sinceMs, true)}. ` : "";
   return h("div", { class: "banner", role: "status" }, icon("dead"), h("p", null, h("strong", null, "Not live. "), since, live.trouble.words));
 }
 
-// Who we are
+// The session
 
 function askToSignIn() {
   view.needsSignIn = true;
@@ -155,11 +155,11 @@ function askToSignIn() {
     session.takesTokens ? [
       h("div", { class: "field" }, h("label", { for: "token" }, "Token"), h("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true })),
       h("div", { class: "field" }, h("label", { for: "name" }, "Your name"), h("input", { id: "name", name: "name", autocomplete: "username" }),
-        h("p", { class: "hint" }, "For the audit, when you change something.")),
+        h("p", { class: "hint" }, "For the audit of your changes.")),
       problem,
       h("button", { type: "submit", class: "primary" }, "Sign in"),
-      session.role && button("Only look", start),
-    ] : h("p", null, "The proxy in front of this dashboard did not say who you are. Open it by the proxy's address."));
+      session.role && button("Continue as viewer", start),
+    ] : h("p", null, "The proxy in front of this dashboard did not name a user. Open the dashboard at the address of the proxy."));
   document.title = "Sign in · RRQ";
   document.getElementById("app").replaceWith(h("div", { id: "app", class: "sign-in-frame" }, h("main", { id: "main" }, form)));
   document.getElementById("token")?.focus();
@@ -215,7 +215,7 @@ function switchTheme() {
   try {
     localStorage.setItem("rrq.theme", theme);
   } catch {
-    // For this page only.
+    // The choice then holds for this page only.
   }
   say(`${theme} theme`);
 }

@@ -1,4 +1,4 @@
-// Line charts in SVG: as wide as the page, gaps where nothing is known, readable by mouse, touch, keys and ear.
+// Line charts in SVG: as wide as the page, with gaps for unknown values, for mouse, touch, keyboard and screen reader.
 
 import { h, s } from "./dom.js";
 import { clock, NOTHING, serverNow } from "./format.js";
@@ -148,7 +148,7 @@ function linePath(points, isStep) {
   }).join("");
 }
 
-/** The next number above that people count in. */
+/** The next larger round number. */
 export function niceCeiling(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -156,7 +156,7 @@ export function niceCeiling(value) {
   return (step ?? 20) * power;
 }
 
-/** A line as small as a word. */
+/** A line chart of the size of a word. */
 export function sparkline(values, label, isStep = false) {
   const top = Math.max(...values, 1);
   const points = values.map((value, index) => [(index / Math.max(1, values.length - 1)) * 100, 22 - (value / top) * 20]);

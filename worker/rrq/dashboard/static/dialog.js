@@ -1,10 +1,10 @@
-// Questions before something is changed.
+// Dialogs that ask before something is changed.
 
 import { act, ApiError } from "./api.js";
 import { h } from "./dom.js";
 import { button, say } from "./ui.js";
 
-/** Ask; resolves with what was filled in, or null. fields: [{ name, label, value, hint, long, check(text) }] */
+/** Show a dialog; resolves with the values of its fields, or null. fields: [{ name, label, value, hint, long, check(text) }] */
 export function ask({ title, words, confirm, danger = false, fields = [] }) {
   return new Promise((resolve) => {
     const problem = h("p", { class: "problem", role: "alert" });
@@ -52,7 +52,7 @@ export function ask({ title, words, confirm, danger = false, fields = [] }) {
   });
 }
 
-/** Carry out an action and say what became of it; true when it was done. */
+/** Carry out an action and show the outcome; true when it succeeded. */
 export async function carryOut(name, order) {
   try {
     const done = await act(name, order);
@@ -65,7 +65,7 @@ export async function carryOut(name, order) {
   }
 }
 
-/** Ask the server how many would be affected; null when it refuses. */
+/** Return how many jobs an action would affect; null when the server refuses. */
 export async function countAffected(name, order) {
   try {
     return (await act(name, { ...order, dry_run: true })).affected;

@@ -1,10 +1,10 @@
-// Elements from data, and bringing what is on the screen in line with them.
-// Text only ever becomes text nodes: whatever a job is called or carries, it cannot become markup.
+// Builds elements from data, and updates the elements on the screen to match them.
+// Text always becomes text nodes, so job data cannot become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown"];
 
-/** Make an HTML element. `key` names it among its siblings; what is null, false or undefined is left out. */
+/** Make an HTML element. `key` identifies it among its siblings; null, false and undefined are skipped. */
 export function h(tag, props, ...children) {
   return build(document.createElement(tag), props, children);
 }
@@ -34,7 +34,7 @@ function append(element, children) {
   }
 }
 
-/** Change `from` until it looks like `to`, keeping elements, and with them focus, selection and scroll. */
+/** Change `from` to match `to`. Elements stay, and so do focus, selection and scroll position. */
 export function morph(from, to) {
   if (from === to) return;
   if (from.nodeName !== to.nodeName || keyOf(from) !== keyOf(to)) {
@@ -47,14 +47,14 @@ export function morph(from, to) {
   }
   morphAttributes(from, to);
   for (const name of HANDLERS) if (from[name] !== to[name]) from[name] = to[name];
-  // What owns its inside looks after it; what a person types stays as typed.
+  // Some elements manage their own content, and text that the user has typed stays.
   if ("own" in to.dataset || from.nodeName === "TEXTAREA") return;
   morphChildren(from, to);
   if (from.nodeName === "SELECT" && from !== document.activeElement && from.value !== to.value) from.value = to.value;
 }
 
 function morphAttributes(from, to) {
-  // Whether it is open is up to the person in front of it.
+  // The user decides whether it is open.
   const kept = from.nodeName === "DETAILS" || from.nodeName === "DIALOG" ? "open" : null;
   for (const { name, value } of to.attributes) {
     if (name !== kept && from.getAttribute(name) !== value) from.setAttribute(name, value);

@@ -9,7 +9,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const NOTHING = "–";
 let clockOffsetMs = 0;
 
-/** Remember how far the clock of Redis is from that of this browser: ages are told by the former. */
+/** Store the difference between the clocks of Redis and of this browser: ages use the clock of Redis. */
 export function setServerTime(atMs) {
   clockOffsetMs = atMs - Date.now();
 }
@@ -40,7 +40,7 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)} days`;
 }
 
-/** A duration where there is little room: on an axis, or as a large number. */
+/** A short form of a duration, for an axis or a large number. */
 export function shortDuration(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds === 0) return "0 s";
@@ -49,7 +49,7 @@ export function shortDuration(seconds) {
   return seconds < 172_800 ? `${tenths.format(seconds / 3600)} h` : `${whole.format(seconds / 86_400)} d`;
 }
 
-/** How long ago, or in how long. */
+/** The time relative to now. */
 export function relative(atMs) {
   const seconds = (serverNow() - atMs) / 1000;
   const size = Math.abs(seconds);
@@ -76,7 +76,7 @@ export function clock(atMs, withSeconds) {
   });
 }
 
-/** A moment as people say it, with the exact one a hover away. */
+/** A relative time, with the exact time as a tooltip. */
 export function when(atMs) {
   if (atMs === null || atMs === undefined) return NOTHING;
   if (!Number.isFinite(atMs) || Math.abs(atMs) > 8.64e15) return "never";

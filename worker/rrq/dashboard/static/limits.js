@@ -1,4 +1,4 @@
-// A limit in words.
+// A limit as text.
 
 import { count } from "./format.js";
 

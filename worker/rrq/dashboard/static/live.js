@@ -1,4 +1,4 @@
-// The stream of samples: one connection per page, whatever it shows.
+// The stream of samples: one connection for each open page.
 
 import { setServerTime } from "./format.js";
 
@@ -10,7 +10,7 @@ export const live = {
   now: null,
   samples: [],
   minutes: [],
-  /** What keeps the server from Redis, or us from the server; null when all is well. */
+  /** Why the server cannot read Redis, or the page cannot reach the server; null without trouble. */
   trouble: null,
   onchange: () => {},
 };
@@ -21,9 +21,9 @@ export function startLive() {
   stopLive();
   source = new EventSource("api/live");
   source.addEventListener("history", (event) => {
-    const told = JSON.parse(event.data);
-    live.minutes = told.minutes;
-    live.samples = told.samples;
+    const history = JSON.parse(event.data);
+    live.minutes = history.minutes;
+    live.samples = history.samples;
     take(live.samples[live.samples.length - 1]);
   });
   source.addEventListener("sample", (event) => {
@@ -34,14 +34,14 @@ export function startLive() {
     take(sample);
   });
   source.addEventListener("trouble", (event) => {
-    const told = JSON.parse(event.data);
-    live.trouble = { words: told.words, sinceMs: told.since_ms };
+    const trouble = JSON.parse(event.data);
+    live.trouble = { words: trouble.words, sinceMs: trouble.since_ms };
     live.onchange();
   });
   source.onerror = () => {
-    live.trouble = { words: "The dashboard itself does not answer; trying again.", sinceMs: live.now?.at_ms ?? null };
+    live.trouble = { words: "The dashboard server does not answer; trying again.", sinceMs: live.now?.at_ms ?? null };
     live.onchange();
-    // The browser tries again by itself, except after a refusal.
+    // The browser reconnects by itself, except after a refusal.
     if (source?.readyState === EventSource.CLOSED) setTimeout(startLive, 3000);
   };
 }

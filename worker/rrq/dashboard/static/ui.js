@@ -1,4 +1,4 @@
-// The small things that every page is made of.
+// Small elements that all pages share.
 
 import { h, s } from "./dom.js";
 import { count } from "./format.js";
@@ -42,7 +42,7 @@ export function status(name) {
   return pill(tone, sign, words);
 }
 
-/** A word with a colour and a sign, for those who cannot tell the colours apart. */
+/** A word with a colour and a sign; the sign helps users who cannot distinguish the colours. */
 export function pill(tone, sign, words, title) {
   return h("span", { class: `pill is-${tone}`, title }, icon(sign), words);
 }
@@ -57,7 +57,7 @@ export function card(title, ...children) {
   return h("section", { class: "card" }, title && h("h2", null, title), ...children);
 }
 
-/** What a list says that has nothing to show, and what to do about it. */
+/** What an empty list shows, and what to do about it. */
 export function empty(title, ...words) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", null, ...words));
 }
@@ -87,7 +87,7 @@ export function button(words, onclick, props) {
   return h("button", { type: "button", onclick, ...props }, words);
 }
 
-/** A number that deserves the eye. */
+/** An important number. */
 export function tile({ name, value, unit, note, tone, spark, href }) {
   return h(href ? "a" : "div", { class: `tile${tone ? " is-" + tone : ""}`, href, key: `tile-${name}` },
     h("span", { class: "tile-name" }, name),
@@ -104,7 +104,7 @@ export function meter(value, most, label) {
       s("rect", { class: part >= 1 ? "meter-fill is-full" : "meter-fill", width: (part * 100).toFixed(1), height: 6 })));
 }
 
-/** Say something to everybody: on the screen for a while, and to screen readers. */
+/** Show a message on the screen for a while, and read it to screen readers. */
 export function say(words, tone = "ok") {
   document.getElementById("said").textContent = words;
   const toast = h("div", { class: `toast is-${tone}` }, icon(tone === "bad" ? "cross" : "check"), words);

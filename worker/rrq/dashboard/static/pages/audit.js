@@ -20,15 +20,15 @@ export default {
           { name: "To", wide: true, cell: (entry) => entry.object },
           { name: "More", wide: true, cell: (entry) => detail(entry.detail) },
         ],
-      }) : empty(params.before ? "No older entry" : "Nobody has changed anything", "Every pause, limit, requeue and cancellation is written down here with who did it."),
+      }) : empty(params.before ? "No older entry" : "No changes yet", "Every pause, limit, requeue and cancellation is listed here with its user."),
       h("div", { class: "pager" },
         params.before && button("Newest", () => go("audit", {})),
         data.next_before !== null && button("Older", () => go("audit", { before: data.next_before }))));
   },
 };
 
-function detail(told) {
-  if (told === null || typeof told !== "object") return told === null ? "" : String(told);
-  return Object.entries(told).filter(([, value]) => value !== "" && value !== null)
+function detail(fields) {
+  if (fields === null || typeof fields !== "object") return fields === null ? "" : String(fields);
+  return Object.entries(fields).filter(([, value]) => value !== "" && value !== null)
     .map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
 }

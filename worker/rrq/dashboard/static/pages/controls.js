@@ -1,4 +1,4 @@
-// What people and applications allow: pauses, disabled functions, limits.
+// What blocks jobs: pauses, disabled functions, limits.
 
 import { get, isAdmin } from "../api.js";
 import { ask, carryOut } from "../dialog.js";
@@ -17,7 +17,7 @@ export default {
     const rows = data.functions.filter((row) => row.name.toLowerCase().includes(text));
     return h("div", { class: "stack" },
       card("In force now", data.pauses.length ? pauseTable(data.pauses, reload)
-        : empty("Nothing is paused", isAdmin() ? "Pause a queue on its page, a function below, a pool under Pools." : "An admin may pause queues, functions and pools.")),
+        : empty("Nothing is paused", isAdmin() ? "Pause a queue on its page, a function below, a pool under Pools." : "Admins can pause queues, functions and pools.")),
       h("section", { class: "card" },
         h("div", { class: "card-head" }, h("h2", null, "Functions"),
           h("div", { class: "toolbar" },
@@ -28,7 +28,7 @@ export default {
               } }),
             isAdmin() && button("Disable another…", () => disable("", reload)))),
         rows.length ? functionTable(rows, reload)
-          : empty("No function", "Functions appear when a job of them has ended lately, or when they have a limit.")));
+          : empty("No function", "A function appears when one of its jobs has ended recently, or when it has a limit.")));
   },
 };
 
@@ -52,8 +52,8 @@ function functionTable(rows, reload) {
     columns: [
       { name: "Function", cell: (row) => [h("a", { class: "row-link", href: `#/jobs?source=recent&text=${encodeURIComponent(row.name)}` }, row.name), " ", pausePill(row.pause)] },
       { name: "Limit", wide: true, cell: (row) => (row.limit ? limitWords(row.limit) : "") },
-      { name: "Parked", align: "end", cell: (row) => (row.parked ? count(row.parked) : "") },
-      { name: "Ended lately", align: "end", cell: (row) => count(row.recent) },
+      { name: "Blocked", align: "end", cell: (row) => (row.blocked ? count(row.blocked) : "") },
+      { name: "Ended recently", align: "end", cell: (row) => count(row.recent) },
       ...(isAdmin() ? [{ name: "", align: "end", cell: (row) => h("span", { class: "buttons" }, pauseButton(`function:${row.name}`, row.pause, reload),
         !row.pause && button("Disable", () => disable(row.name, reload), { class: "is-danger", "aria-label": `Disable function ${row.name}` })) }] : []),
     ],
@@ -63,10 +63,10 @@ function functionTable(rows, reload) {
 async function disable(name, reload) {
   const answer = await ask({
     title: name ? `Disable function ${name}?` : "Disable a function", danger: true, confirm: "Disable",
-    words: "Producers are refused, and jobs of it that are queued wait until it is resumed. What runs goes on.",
+    words: "Producers cannot enqueue jobs of it, and queued jobs wait until it is resumed. Running jobs go on.",
     fields: [
       ...(name ? [] : [{ name: "function", label: "Function", check: (text) => (text.trim() ? null : "Name the function.") }]),
-      { name: "reason", label: "Reason, for the others" },
+      { name: "reason", label: "Reason, for other users" },
     ],
   });
   if (!answer) return;

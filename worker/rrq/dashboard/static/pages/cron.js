@@ -1,4 +1,4 @@
-// What is enqueued on a schedule.
+// Jobs that are enqueued on a schedule.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -16,7 +16,7 @@ export default {
     return card(null, table({
       label: "Cron entries", rows: data.entries.map((entry, index) => ({ ...entry, index })), key: (entry) => `${entry.index}-${entry.function}`,
       columns: [
-        { name: "Function", cell: (entry) => [entry.function, " ", entry.unique && pill("quiet", "check", "unique", "A tick is left out while the job of an earlier one is unfinished")] },
+        { name: "Function", cell: (entry) => [entry.function, " ", entry.unique && pill("quiet", "check", "unique", "Skips a run while the job of an earlier run has not ended")] },
         { name: "Schedule", cell: (entry) => [h("span", { class: "mono" }, entry.schedule), " ", entry.time_zone] },
         { name: "Queue", cell: (entry) => entry.queue },
         { name: "Next", align: "end", cell: (entry) => (entry.next_ms === null ? "never" : when(entry.next_ms)) },

@@ -1,4 +1,4 @@
-// Dead letters by what they died of.
+// Dead letters, grouped by error.
 
 import { get, isAdmin } from "../api.js";
 import { ask, carryOut, countAffected } from "../dialog.js";
@@ -13,7 +13,7 @@ export default {
   load: (params, signal, path) => get(path[0] ? `dead-letters/${encodeURIComponent(path[0])}` : "dead-letters", { offset: params.offset }, signal),
   render({ data, path, params, go, rerender, reload, state }) {
     if (path[0]) return oneGroup(data, params, go, reload);
-    if (!data.total) return card(null, empty("No dead letters", "Jobs that failed for good end here, grouped by what they died of. Nothing to do."));
+    if (!data.total) return card(null, empty("No dead letters", "Jobs that failed for good appear here, grouped by error."));
     const text = (state.text ?? "").toLowerCase();
     const groups = data.groups.filter((group) => `${group.function} ${group.pattern}`.toLowerCase().includes(text));
     return h("div", { class: "stack" },
@@ -23,14 +23,14 @@ export default {
             state.text = event.target.value;
             rerender();
           } }),
-        h("p", { class: "hint" }, tell(data))),
+        h("p", { class: "hint" }, describe(data))),
       card(null, groups.length ? groupTable(groups, reload) : empty("No group matches", "Clear the filter to see all of them.")));
   },
 };
 
-function tell(data) {
+function describe(data) {
   const words = `${plural(data.total, "dead letter")} in ${plural(data.group_count, "group")}`;
-  return data.looked_at < data.total ? `${words}, by the newest ${count(data.looked_at)}` : words;
+  return data.looked_at < data.total ? `${words}, of the newest ${count(data.looked_at)}` : words;
 }
 
 function groupTable(groups, reload) {
@@ -64,7 +64,7 @@ async function onGroup(group, action, done) {
   const answer = await ask({
     title: `${verb} ${plural(affected, "job")}?`, danger: isDelete, confirm: `${verb} ${plural(affected, "job")}`,
     words: [h("span", { class: "error-line" }, `${group.function}: ${group.pattern}`), " ",
-      isDelete ? "They are forgotten. This cannot be taken back." : "Each starts afresh in the queue it came from, with all its attempts."],
+      isDelete ? "They are deleted. This cannot be undone." : "Each returns to the queue that it came from, with all its attempts again."],
   });
   if (answer && (await carryOut(action, { ...order, expected: affected }))) done();
 }
@@ -77,7 +77,7 @@ function oneGroup(group, params, go, reload) {
       h("div", { class: "card-head" }, h("h2", null, group.function), isAdmin() && h("div", { class: "buttons" }, groupButtons(group, () => go("dead")))),
       h("p", { class: "error-text" }, group.pattern),
       facts([["Jobs", count(group.count)], ["First", when(group.first_ms)], ["Last", when(group.last_ms)],
-        ["Queues", Object.entries(group.queues).map(([name, number]) => `${name} (${count(number)})`).join(", ")], ["For instance", group.example]])),
+        ["Queues", Object.entries(group.queues).map(([name, number]) => `${name} (${count(number)})`).join(", ")], ["Example", group.example]])),
     card("Jobs", list(group.jobs, "dead"),
       h("div", { class: "pager" },
         h("p", { class: "hint" }, `${count(Number(params.offset || 0) + 1)} to ${count(Number(params.offset || 0) + group.jobs.length)} of ${count(group.count)}`),

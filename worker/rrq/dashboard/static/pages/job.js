@@ -1,4 +1,4 @@
-// One job: where it stands, each attempt, what it was given and what went wrong.
+// One job: its state, each attempt, its arguments and its error.
 
 import { isAdmin, session } from "../api.js";
 import { ask, carryOut } from "../dialog.js";
@@ -8,14 +8,14 @@ import { button, card, facts, icon, meter, say, status } from "../ui.js";
 
 const KINDS = {
   enqueued: ["quiet", "hand", "Enqueued"],
-  retry: ["warn", "again", "Failed, to be tried again"],
+  retry: ["warn", "again", "Failed, to be retried"],
   dead: ["bad", "cross", "Failed for good"],
-  back: ["warn", "hand", "Given back, or taken from a worker that died"],
+  back: ["warn", "hand", "Returned by its worker, or taken from a dead worker"],
   cancelled: ["quiet", "cross", "Cancelled"],
   running: ["info", "play", "Running"],
   done: ["ok", "check", "Done"],
   due: ["quiet", "clock", "Due"],
-  parked: ["warn", "pause", "Parked by a limit or a pause; was due"],
+  blocked: ["warn", "pause", "Blocked by a limit or a pause; was due"],
 };
 
 let isHidden = readHidden();
@@ -34,7 +34,7 @@ export function renderJob({ data: job, rerender, reload, go }) {
         ["Enqueued", when(job.created_ms)], ["Due", when(job.due_ms)], ["Started", job.started_ms ? when(job.started_ms) : null],
         ["Ended", job.ended_ms ? when(job.ended_ms) : null], ["Waited", job.wait_seconds === null ? null : duration(job.wait_seconds)],
         ["Ran for", job.run_seconds === null ? null : duration(job.run_seconds)],
-        ["Worker", job.worker && h("span", { class: "mono" }, job.worker)], ["Waits for", job.scope],
+        ["Worker", job.worker && h("span", { class: "mono" }, job.worker)], ["Blocked by", job.scope],
         ["Unique key", job.unique_key], ["Timeout", job.timeout_seconds === null ? null : duration(job.timeout_seconds)],
         ["Batch", job.batch_id && h("span", { class: "mono" }, job.batch_id)],
         ["Follows", job.parent_id && h("a", { class: "mono", href: `#/jobs/${encodeURIComponent(job.parent_id)}` }, job.parent_id)],
@@ -50,7 +50,7 @@ function timeline(events) {
   let attempt = 0;
   return h("ol", { class: "timeline" }, events.map((event, index) => {
     const [tone, sign, words] = KINDS[event.kind] ?? ["quiet", "clock", event.kind];
-    const isAttempt = !["enqueued", "due", "parked"].includes(event.kind);
+    const isAttempt = !["enqueued", "due", "blocked"].includes(event.kind);
     if (isAttempt) attempt += 1;
     const seconds = event.ended_ms !== null && event.at_ms !== null ? (event.ended_ms - event.at_ms) / 1000
       : event.until_ms ? (event.until_ms - event.at_ms) / 1000 : null;
@@ -64,10 +64,10 @@ function timeline(events) {
   }));
 }
 
-function progress(told) {
-  const most = told.total ?? 0;
-  return h("div", { class: "progress" }, most ? meter(told.done, most) : null,
-    h("p", null, most ? `${count(told.done)} of ${count(most)}` : count(told.done), told.note ? ` · ${told.note}` : "", " · ", when(told.at_ms)));
+function progress(at) {
+  const most = at.total ?? 0;
+  return h("div", { class: "progress" }, most ? meter(at.done, most) : null,
+    h("p", null, most ? `${count(at.done)} of ${count(most)}` : count(at.done), at.note ? ` · ${at.note}` : "", " · ", when(at.at_ms)));
 }
 
 function values(job, rerender) {
@@ -77,7 +77,7 @@ function values(job, rerender) {
     try {
       localStorage.setItem("rrq.hide", isHidden ? "1" : "");
     } catch {
-      // Remembered for this page only.
+      // The choice then holds for this page only.
     }
     rerender();
   }, { "aria-pressed": String(isHidden), "aria-label": isHidden ? "Show arguments and result" : "Hide arguments and result" });
@@ -88,9 +88,9 @@ function values(job, rerender) {
       : [value("Arguments", job.args), value("Keyword arguments", job.kwargs), job.result && value("Result", job.result)]);
 }
 
-function value(name, told) {
-  return h("div", { class: "value", key: name }, h("h3", null, name), h("pre", { tabindex: "0" }, told.text),
-    told.is_cut && h("p", { class: "hint" }, "Cut short; rrq job show prints all of it."));
+function value(name, shown) {
+  return h("div", { class: "value", key: name }, h("h3", null, name), h("pre", { tabindex: "0" }, shown.text),
+    shown.is_cut && h("p", { class: "hint" }, "Cut; rrq job show prints all of it."));
 }
 
 function readHidden() {
@@ -105,17 +105,17 @@ function actions(job, reload, go) {
   const canCancel = ["PENDING", "RETRYING", "ACTIVE"].includes(job.status);
   return [
     canCancel && button("Cancel", async () => {
-      const words = job.status === "ACTIVE" ? "It runs; its worker will be told to stop it." : "It will not run.";
+      const words = job.status === "ACTIVE" ? "It is running; its worker will cancel it." : "It will not run.";
       const answer = await ask({ title: "Cancel 1 job?", words: `${job.function} ${job.id}. ${words}`, confirm: "Cancel the job", danger: true });
       if (answer && (await carryOut("cancel-job", { id: job.id }))) reload();
     }, { class: "is-danger" }),
     job.is_dead_letter && button("Requeue", async () => {
-      const answer = await ask({ title: "Requeue 1 job?", words: `${job.function} starts afresh in ${job.queue}, with all its attempts.`, confirm: "Requeue 1 job" });
+      const answer = await ask({ title: "Requeue 1 job?", words: `${job.function} returns to ${job.queue}, with all its attempts again.`, confirm: "Requeue 1 job" });
       if (answer && (await carryOut("requeue-dead-letters", { id: job.id, expected: 1 }))) reload();
     }, { class: "primary" }),
     job.is_dead_letter && !session.hidesValues && !job.args.is_cut && !job.kwargs.is_cut && button("Edit and requeue", () => edit(job, reload)),
     job.is_dead_letter && button("Delete", async () => {
-      const answer = await ask({ title: "Delete 1 dead letter?", words: `${job.function} ${job.id} is forgotten. This cannot be taken back.`, confirm: "Delete 1 job", danger: true });
+      const answer = await ask({ title: "Delete 1 dead letter?", words: `${job.function} ${job.id} is deleted. This cannot be undone.`, confirm: "Delete 1 job", danger: true });
       if (answer && (await carryOut("delete-dead-letters", { id: job.id, expected: 1 }))) go("dead");
     }, { class: "is-danger" }),
   ];
@@ -123,11 +123,11 @@ function actions(job, reload, go) {
 
 async function edit(job, reload) {
   const answer = await ask({
-    title: "Edit and requeue 1 job", words: `${job.function} ${job.id} starts afresh with what you write here.`, confirm: "Requeue with these arguments",
+    title: "Edit and requeue 1 job", words: `${job.function} ${job.id} returns to its queue with these arguments.`, confirm: "Requeue with these arguments",
     fields: [
       { name: "args", label: "Arguments (JSON list)", long: true, rows: 4, value: job.args.text === "null" ? "[]" : job.args.text, check: checkJson(Array.isArray, "a list") },
       { name: "kwargs", label: "Keyword arguments (JSON object)", long: true, rows: 7, value: job.kwargs.text === "null" ? "{}" : job.kwargs.text,
-        check: checkJson((told) => told !== null && typeof told === "object" && !Array.isArray(told), "an object") },
+        check: checkJson((read) => read !== null && typeof read === "object" && !Array.isArray(read), "an object") },
       { name: "queue", label: "Queue", value: job.queue ?? "" },
     ],
   });
@@ -139,7 +139,7 @@ function checkJson(isRight, kind) {
     try {
       return isRight(JSON.parse(text)) ? null : `This must be ${kind}.`;
     } catch (error) {
-      return `This is no JSON: ${error.message}`;
+      return `This is not JSON: ${error.message}`;
     }
   };
 }
@@ -149,6 +149,6 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     say("The id is on the clipboard.");
   } catch {
-    say("The browser does not let this page copy; select the id instead.", "bad");
+    say("The browser does not allow copying; select the id instead.", "bad");
   }
 }

@@ -1,4 +1,4 @@
-// Lists of jobs with a filter, and the way to one of them by its id.
+// Lists of jobs with a filter, and one job by its id.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -6,7 +6,7 @@ import { count, duration, when } from "../format.js";
 import { button, card, code, empty, status, table } from "../ui.js";
 import { renderJob } from "./job.js";
 
-const SOURCES = [["recent", "Ended"], ["running", "Running"], ["queued", "Queued"], ["parked", "Parked"], ["dead", "Dead"]];
+const SOURCES = [["recent", "Ended"], ["running", "Running"], ["queued", "Queued"], ["blocked", "Blocked"], ["dead", "Dead"]];
 const STATUSES = ["", "COMPLETED", "CANCELLED", "FAILED", "PENDING", "RETRYING", "ACTIVE"];
 
 export default {
@@ -39,7 +39,7 @@ export default {
       card(null,
         data.jobs.length ? list(data.jobs, source) : nothing(source, params),
         h("div", { class: "pager" },
-          h("p", { class: "hint" }, tell(data, params)),
+          h("p", { class: "hint" }, describe(data, params)),
           Number(params.offset) > 0 && button("First page", () => change({})),
           data.next_offset !== null && button("Next page", () => go("jobs", { ...params, offset: data.next_offset })))));
   },
@@ -57,7 +57,7 @@ export function list(jobs, source) {
   const times = {
     running: { name: "Started", align: "end", cell: (job) => when(job.started_ms) },
     queued: { name: "Due", align: "end", cell: (job) => when(job.due_ms) },
-    parked: { name: "Was due", align: "end", cell: (job) => when(job.due_ms) },
+    blocked: { name: "Was due", align: "end", cell: (job) => when(job.due_ms) },
   };
   const hasErrors = jobs.some((job) => job.error);
   return table({
@@ -67,7 +67,7 @@ export function list(jobs, source) {
       { name: "Status", cell: (job) => (job.is_gone ? "" : status(job.status)) },
       { name: "Queue", cell: (job) => job.queue ?? "" },
       source === "running" ? { name: "Worker", cell: (job) => h("span", { class: "mono" }, job.worker ?? "") }
-        : source === "parked" ? { name: "Waits for", cell: (job) => h("span", { class: "mono" }, job.scope ?? "") }
+        : source === "blocked" ? { name: "Blocked by", cell: (job) => h("span", { class: "mono" }, job.scope ?? "") }
         : hasErrors ? { name: "Error", wide: true, cell: (job) => (job.error ? h("span", { class: "error-line", title: job.error }, job.error) : "") }
         : { name: "Waited", align: "end", cell: (job) => duration(job.wait_seconds) },
       { name: "Run time", align: "end", cell: (job) => duration(job.run_seconds) },
@@ -79,19 +79,19 @@ export function list(jobs, source) {
 
 function nothing(source, params) {
   if (params.text || params.status || params.queue) {
-    return empty("No job matches", "Clear the filter, choose another list, or press next page to look further back.");
+    return empty("No job matches", "Clear the filter, choose another list, or press Next page for older entries.");
   }
   const words = {
-    recent: ["Nothing has ended yet", "Jobs that are done, dead or cancelled appear here."],
-    running: ["Nothing runs", "Workers wait for jobs, or none is alive."],
+    recent: ["No job has ended yet", "Jobs that are done, dead or cancelled appear here."],
+    running: ["No job is running", "Workers wait for jobs, or no worker is alive."],
     queued: ["All queues are empty", "Enqueue one: ", code("await client.enqueue(\"my_function\")")],
-    parked: ["Nothing is parked", "Jobs wait here that a limit or a paused function keeps from starting."],
-    dead: ["No dead letters", "Jobs that failed for good end here."],
+    blocked: ["No job is blocked", "Jobs appear here while a limit or a paused function keeps them from starting."],
+    dead: ["No dead letters", "Jobs that failed for good appear here."],
   };
   return empty(...words[source]);
 }
 
-function tell(data, params) {
+function describe(data, params) {
   const from = Number(params.offset || 0);
   if (!data.total) return "";
   const isFiltered = params.text || params.status || (params.queue && params.source !== "queued");

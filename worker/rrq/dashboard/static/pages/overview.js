@@ -1,4 +1,4 @@
-// How the fleet is doing, at a glance and live.
+// The state of the fleet at a glance, live.
 
 import { Chart, sparkline } from "../chart.js";
 import { h } from "../dom.js";
@@ -9,7 +9,7 @@ import { button, card, empty, icon, pausePill, table, tile } from "../ui.js";
 const LIVE_MS = 5 * 60_000;
 const LEAST_MS = 60_000;
 const HOUR_MS = 60 * 60_000;
-// Longer than this, and whoever waits for the job notices.
+// A job that waits longer than this counts as late.
 const LATE_SECONDS = 60;
 
 const WAIT_SERIES = [
@@ -25,7 +25,7 @@ export default {
   render({ params, go }) {
     range = params.range === "hour" ? "hour" : "live";
     const now = live.now;
-    if (!now) return card(null, empty("Waiting for the first look at Redis", "It takes about a second."));
+    if (!now) return card(null, empty("Waiting for the first reading of Redis", "It takes about a second."));
     charts ??= buildCharts();
     return h("div", { class: "stack" },
       verdict(now),
@@ -37,7 +37,7 @@ export default {
         h("div", { class: "charts" }, Object.keys(charts).map((name) => h("div", { key: name, "data-own": true, "data-chart": name })))),
       h("section", { class: "card" },
         h("div", { class: "card-head" }, h("h2", null, "Deepest queues"),
-          h("a", { href: "#/queues" }, now.queue_count > now.queues.length ? `All ${now.queue_count} queues` : "All about queues")),
+          h("a", { href: "#/queues" }, now.queue_count > now.queues.length ? `All ${now.queue_count} queues` : "All queues")),
         now.queues.length ? queueTable(now.queues) : empty("No queue yet", "Enqueue a job, and its queue appears here.")));
   },
   mounted(root) {
@@ -80,7 +80,7 @@ function buildCharts() {
 
 function updateCharts() {
   const now = serverNow();
-  // The longest wait is only kept by the minute.
+  // The longest wait is only stored for each minute.
   charts.wait.series = range === "live" ? WAIT_SERIES.slice(0, 1) : WAIT_SERIES;
   if (range === "live") {
     const points = live.samples.map((sample) => ({
@@ -88,14 +88,14 @@ function updateCharts() {
       dead: sample.rates?.dead ?? null, wait_seconds: sample.wait_seconds,
       due: sample.due, running: sample.running,
     }));
-    // A page that was just opened shows what there is, not minutes of nothing.
+    // A page that was just opened shows its few samples, not empty minutes.
     const from = Math.max(now - LIVE_MS, Math.min(points[0]?.at_ms ?? now, now - LEAST_MS));
     for (const chart of Object.values(charts)) chart.update(points, from, now);
     return;
   }
   const thisMinute = Math.floor(now / 60_000) * 60_000;
   const points = live.minutes.map((minute) => {
-    // The minute that runs is not full yet.
+    // The current minute is not over yet.
     const seconds = minute.at_ms === thisMinute ? Math.max(1, (now - thisMinute) / 1000) : 60;
     return {
       at_ms: minute.at_ms, done: minute.done / seconds, retry: minute.retry / seconds, dead: minute.dead / seconds,
@@ -112,10 +112,10 @@ function verdict(now) {
 
 function judge(now) {
   if (now.due > 0 && now.workers === 0) {
-    return ["bad", "dead", "Nobody works.", `${plural(now.due, "job is", "jobs are")} due and no worker is alive. Start one: rrq worker run`];
+    return ["bad", "dead", "No workers.", `${plural(now.due, "job is", "jobs are")} due and no worker is alive. Start one: rrq worker run`];
   }
   if (now.orphaned > 0 && now.workers === 0) {
-    return ["bad", "dead", "Nobody works.", `${plural(now.orphaned, "job is", "jobs are")} orphaned: their worker is dead and no other worker is alive. Start one: rrq worker run`];
+    return ["bad", "dead", "No workers.", `${plural(now.orphaned, "job is", "jobs are")} orphaned: their worker is dead, and no other worker is alive. Start one: rrq worker run`];
   }
   if ((now.oldest_seconds ?? 0) > LATE_SECONDS) {
     return ["warn", "clock", "Falling behind.", `The oldest due job has waited ${duration(now.oldest_seconds)}; ${plural(now.due, "job is", "jobs are")} due.`];
@@ -126,23 +126,23 @@ function judge(now) {
 }
 
 function tiles(now) {
-  const lately = live.samples.slice(-60);
-  const done = lately.slice(-5).map((sample) => sample.rates?.done).filter((value) => value !== undefined && value !== null);
+  const recent = live.samples.slice(-60);
+  const done = recent.slice(-5).map((sample) => sample.rates?.done).filter((value) => value !== undefined && value !== null);
   const mean = done.length ? done.reduce((sum, value) => sum + value, 0) / done.length : null;
   return [
     tile({ name: "Throughput", value: rate(mean), unit: "jobs/s", note: "in the last seconds",
-      spark: sparkline(lately.filter((sample) => sample.rates).map((sample) => sample.rates.done), "Throughput in the last minute") }),
+      spark: sparkline(recent.filter((sample) => sample.rates).map((sample) => sample.rates.done), "Throughput in the last minute") }),
     tile({ name: "Due", value: count(now.due), href: "#/jobs?source=queued",
-      note: [`${count(now.later)} later`, now.parked ? `${count(now.parked)} parked` : null, now.orphaned ? `${count(now.orphaned)} orphaned` : null].filter(Boolean).join(", "),
-      spark: sparkline(lately.map((sample) => sample.due), "Due jobs in the last minute") }),
+      note: [`${count(now.later)} later`, now.blocked ? `${count(now.blocked)} blocked` : null, now.orphaned ? `${count(now.orphaned)} orphaned` : null].filter(Boolean).join(", "),
+      spark: sparkline(recent.map((sample) => sample.due), "Due jobs in the last minute") }),
     tile({ name: "Oldest due", value: shortDuration(now.oldest_seconds), href: "#/queues", note: "in any queue",
       tone: (now.oldest_seconds ?? 0) > LATE_SECONDS ? "warn" : null }),
     tile({ name: "Running", value: count(now.running), unit: `of ${count(now.capacity)}`, href: "#/jobs?source=running",
-      note: "slots in use", spark: sparkline(lately.map((sample) => sample.running), "Running jobs in the last minute") }),
+      note: "slots in use", spark: sparkline(recent.map((sample) => sample.running), "Running jobs in the last minute") }),
     tile({ name: "Workers", value: count(now.workers), href: "#/workers",
       note: now.draining ? `${count(now.draining)} draining` : "alive" }),
     tile({ name: "Dead letters", value: count(now.dead_letters), href: "#/dead",
-      note: now.dead_letters ? "waiting for a person" : "none", tone: now.dead_letters ? "bad" : null }),
+      note: now.dead_letters ? "need a decision" : "none", tone: now.dead_letters ? "bad" : null }),
   ];
 }
 

@@ -1,4 +1,4 @@
-// Pools, and how their size was decided over time.
+// Pools, and the decisions about their size over time.
 
 import { get, isAdmin } from "../api.js";
 import { Chart, sparkline } from "../chart.js";
@@ -18,13 +18,13 @@ export default {
   async load(params, signal, path) {
     const { pools } = await get("pools", null, signal);
     const wanted = path.length ? [path.map(decodeURIComponent).join("/")] : pools.slice(0, MOST_SPARKS).map((pool) => pool.pool);
-    const told = await Promise.all(wanted.map((pool) => get("decisions", { pool }, signal)));
-    return { pools, decisions: Object.fromEntries(wanted.map((pool, index) => [pool, told[index].decisions])) };
+    const answers = await Promise.all(wanted.map((pool) => get("decisions", { pool }, signal)));
+    return { pools, decisions: Object.fromEntries(wanted.map((pool, index) => [pool, answers[index].decisions])) };
   },
   render({ data, path, reload }) {
     if (path.length) return onePool(data, path.map(decodeURIComponent).join("/"), reload);
     if (!data.pools.length) {
-      return card(null, empty("No pool has reported here", "Pools report when the operator, or ", code("rrq-operator local"), ", sizes them from this Redis. Workers that you start yourself are under Workers."));
+      return card(null, empty("No pool has reported here", "Pools report when the operator, or ", code("rrq-operator local"), ", scales them by this Redis. Workers that you start yourself are under Workers."));
     }
     return h("ul", { class: "grid", "data-list": true }, data.pools.map((pool) => poolCard(pool, data.decisions[pool.pool] ?? [], reload)));
   },
@@ -47,14 +47,14 @@ function size(pool) {
     pool.desired !== pool.replicas && pill("info", "hand", `wants ${count(pool.desired)}`));
 }
 
-function poolCard(pool, told, reload) {
-  const steps = [...told].reverse().map((decision) => decision.desired ?? 0);
+function poolCard(pool, past, reload) {
+  const steps = [...past].reverse().map((decision) => decision.desired ?? 0);
   return h("li", { class: "card", key: pool.pool },
     h("div", { class: "card-head" },
       h("h2", null, h("a", { class: "row-link", href: `#/pools/${pool.pool.split("/").map(encodeURIComponent).join("/")}` }, pool.pool)),
       pausePill(pool.pause) ?? (pool.is_paused ? pill("warn", "pause", "paused") : null)),
     size(pool),
-    h("p", { class: "hint" }, `${pool.type ?? "Pool"} for ${pool.queues.join(", ") || "no queue"} · ${count(pool.due)} due${pool.held ? ` (${count(pool.held)} held back)` : ""}, ${count(pool.busy)} busy`),
+    h("p", { class: "hint" }, `${pool.type ?? "Pool"} for ${pool.queues.join(", ") || "no queue"} · ${count(pool.due)} due${pool.blocked ? ` (${count(pool.blocked)} blocked)` : ""}, ${count(pool.busy)} busy`),
     h("div", { class: "wide-spark" }, sparkline(steps, `Decided size of ${pool.pool} over time`, true)),
     h("p", null, h("b", null, pool.reason), pool.words ? `: ${pool.words}` : "", " ", h("span", { class: "hint" }, when(pool.at_ms))),
     isAdmin() && h("div", { class: "buttons" }, pauseButton(`pool:${pool.pool}`, pool.pause, reload)));
@@ -83,7 +83,7 @@ function onePool(data, name, reload) {
       facts([["Type", pool.type], ["Queues", pool.queues.join(", ")], ["Due", count(pool.due)], ["Busy", count(pool.busy)], ["Decided", when(pool.at_ms)]]),
       decisions.length ? h("div", { class: "charts is-two" }, ["size", "load"].map((chart) =>
         h("div", { key: chart, "data-own": true, "data-chart": chart }))) : null),
-    card("Decisions", decisions.length ? decisionTable(decisions) : empty("No decision is on record", "They are kept for a week."),
+    card("Decisions", decisions.length ? decisionTable(decisions) : empty("No decisions yet", "They are stored for a week."),
       h("p", { class: "hint" }, `The last ${plural(decisions.length, "decision")}`)));
 }
 

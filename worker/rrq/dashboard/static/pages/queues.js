@@ -24,7 +24,7 @@ export default {
             state.text = event.target.value;
             rerender();
           } })),
-      card(null, rows.length ? list(rows, reload) : empty("No queue of that name", "Queues appear when a worker serves them or a job has been in them lately.")));
+      card(null, rows.length ? list(rows, reload) : empty("No queue of that name", "A queue appears when a worker serves it or it had a job recently.")));
   },
 };
 
@@ -46,7 +46,7 @@ function list(rows, reload) {
 }
 
 function oneQueue(queue, name, reload) {
-  if (!queue) return card(null, empty(`Nothing is known about a queue ${name}`, "No worker serves it and nothing was in it lately. ", h("a", { href: "#/queues" }, "All queues")));
+  if (!queue) return card(null, empty(`There is no queue ${name}`, "No worker serves it, and it had no job recently. ", h("a", { href: "#/queues" }, "All queues")));
   return h("div", { class: "stack" },
     h("p", { class: "crumbs" }, h("a", { href: "#/queues" }, "Queues"), " / ", name),
     card(null,
@@ -54,11 +54,11 @@ function oneQueue(queue, name, reload) {
         isAdmin() && h("div", { class: "buttons" },
           pauseButton(`queue:${name}`, queue.pause, reload),
           button("Cancel queued jobs", () => cancelAll(name, reload), { class: "is-danger" }))),
-      queue.pause && h("p", { class: "note is-warn" }, `Paused by ${queue.pause.by || "somebody"} `, when(queue.pause.at_ms),
-        queue.pause.reason ? `: ${queue.pause.reason}` : "", ". Workers take nothing from it, and its jobs ask for no pod."),
+      queue.pause && h("p", { class: "note is-warn" }, `Paused by ${queue.pause.by || "an unknown user"} `, when(queue.pause.at_ms),
+        queue.pause.reason ? `: ${queue.pause.reason}` : "", ". Workers start no job from it, and no pool scales up for it."),
       facts([
         ["Due", count(queue.due)], ["Oldest due", duration(queue.oldest_seconds)], ["Later", count(queue.later)],
-        ["Next due", when(queue.next_due_ms)], ["Held back", queue.held ? count(queue.held) : null], ["Orphaned", queue.orphaned ? count(queue.orphaned) : null], ["Parked", queue.parked ? count(queue.parked) : null], ["Workers", count(queue.workers)],
+        ["Next due", when(queue.next_due_ms)], ["Blocked", queue.blocked ? count(queue.blocked) : null], ["Orphaned", queue.orphaned ? count(queue.orphaned) : null], ["Workers", count(queue.workers)],
         ["Mean wait", duration(queue.wait_seconds)], ["Started per minute", rate(queue.started_per_minute)],
         ["Dead in the last hour", count(queue.dead_last_hour)], ["Limit", queue.limit ? limitWords(queue.limit) : null],
       ]),
@@ -71,15 +71,15 @@ export function pauseButton(target, pause, reload) {
   const [kind, name] = [target.slice(0, target.indexOf(":")), target.slice(target.indexOf(":") + 1)];
   if (pause) {
     return button("Resume", async () => {
-      const answer = await ask({ title: `Resume ${kind} ${name}?`, words: `It was ${pause.state} by ${pause.by || "somebody"}.`, confirm: `Resume ${name}` });
+      const answer = await ask({ title: `Resume ${kind} ${name}?`, words: `It was ${pause.state} by ${pause.by || "an unknown user"}.`, confirm: `Resume ${name}` });
       if (answer && (await carryOut("resume", { target }))) reload();
     }, { "aria-label": `Resume ${kind} ${name}` });
   }
   return button("Pause", async () => {
     const answer = await ask({
       title: `Pause ${kind} ${name}?`, confirm: `Pause ${name}`,
-      words: kind === "pool" ? "Its workers get no more jobs; what runs goes on." : "No job of it starts until it is resumed; what runs goes on.",
-      fields: [{ name: "reason", label: "Reason, for the others", value: "" }],
+      words: kind === "pool" ? "Its workers start no more jobs; running jobs go on." : "No job of it starts until it is resumed; running jobs go on.",
+      fields: [{ name: "reason", label: "Reason, for other users", value: "" }],
     });
     if (answer && (await carryOut("pause", { target, state: "paused", reason: answer.reason }))) reload();
   }, { "aria-label": `Pause ${kind} ${name}` });
@@ -87,7 +87,7 @@ export function pauseButton(target, pause, reload) {
 
 async function cancelAll(queue, reload) {
   const filled = await ask({
-    title: `Cancel jobs in ${queue}`, words: "First it is counted how many jobs that are. Jobs that run are left alone.", confirm: "Count them",
+    title: `Cancel jobs in ${queue}`, words: "The next step shows how many jobs match. Running jobs go on.", confirm: "Count them",
     fields: [{ name: "function", label: "Only of this function (empty: of any)", value: "" }],
   });
   if (!filled) return;
@@ -96,7 +96,7 @@ async function cancelAll(queue, reload) {
   if (affected === null) return;
   const answer = await ask({
     title: `Cancel ${plural(affected, "job")}?`, danger: true, confirm: `Cancel ${plural(affected, "job")}`,
-    words: affected ? "They will not run. This cannot be taken back." : "Nothing matches, so nothing would change.",
+    words: affected ? "They will not run. This cannot be undone." : "Nothing matches, so nothing would change.",
   });
   if (answer && affected && (await carryOut("cancel-where", { ...order, expected: affected }))) reload();
 }

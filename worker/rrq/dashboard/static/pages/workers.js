@@ -1,4 +1,4 @@
-// Who is alive, and what each of them runs.
+// The living workers and what each of them runs.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -36,7 +36,7 @@ function summary(workers) {
 function one(worker) {
   return h("li", { class: "card worker", key: worker.id },
     h("div", { class: "card-head" }, h("h2", { class: "mono" }, worker.id), mark(worker)),
-    h("p", { class: "hint" }, worker.queues.length ? `Serves ${worker.queues.join(", ")}` : "Serves no queue that it names",
+    h("p", { class: "hint" }, worker.queues.length ? `Serves ${worker.queues.join(", ")}` : "Reports no queues",
       worker.registered_ms ? [" · up since ", when(worker.registered_ms)] : "",
       worker.ended !== null ? ` · ${plural(worker.ended, "attempt")} ended` : ""),
     h("div", { class: "slots" }, meter(worker.busy, worker.capacity), h("span", null, `${count(worker.busy)} of ${count(worker.capacity)}`)),
@@ -44,12 +44,12 @@ function one(worker) {
       ? h("ul", { class: "running" }, worker.jobs.map((job) => h("li", { key: job.id },
         h("a", { class: "row-link", href: `#/jobs/${encodeURIComponent(job.id)}` }, job.function ?? job.id),
         h("span", { class: "hint" }, duration(Math.max(0, (serverNow() - job.started_ms) / 1000))))))
-      : h("p", { class: "hint" }, "Runs nothing right now."));
+      : h("p", { class: "hint" }, "Runs no job now."));
 }
 
 function mark(worker) {
   if (worker.kind === "lost") return pill("bad", "cross", "lost");
-  if (worker.is_draining) return pill("warn", "hand", "draining", "Takes no more jobs; what runs may end");
+  if (worker.is_draining) return pill("warn", "hand", "draining", "Starts no more jobs; running jobs may end");
   if (worker.kind === "rrq-0.7") return pill("quiet", "clock", "RRQ 0.7");
   return worker.busy ? pill("info", "play", "busy") : pill("ok", "check", "idle");
 }

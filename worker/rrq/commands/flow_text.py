@@ -1,20 +1,19 @@
-"""Pauses, limits and what waits for them, in words, tables and JSON: pure."""
+"""Pauses, limits and the jobs that they block, as text, tables and JSON: pure."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rrq.commands.formatting import NOTHING, format_time
-from rrq.commands.output import Table
+from rrq.commands.formatting import NOTHING, Table, format_time
 from rrq.flow import FlowState, Limit, Pause, PauseState
 
 _PAUSE_COLUMNS = ("Target", "State", "By", "Since", "Reason")
-_LIMIT_COLUMNS = ("Target", "Limit", "Set By", "Running", "Waiting")
-_PARKED_COLUMNS = ("Waiting For", "Jobs")
+_LIMIT_COLUMNS = ("Target", "Limit", "Set By", "Running", "Blocked")
+_BLOCKED_COLUMNS = ("Blocked By", "Jobs")
 
 
 def describe_limit(limit: Limit) -> str:
-    """Return a limit as people say it: ``5 at once, 10 per 60 s in bursts of 20``."""
+    """Return a limit as text: ``5 at once, 10 per 60 s in bursts of 20``."""
     tenant = f"per {limit.key or 'key'}"
     parts = []
     if limit.concurrency is not None:
@@ -22,33 +21,33 @@ def describe_limit(limit: Limit) -> str:
     if limit.per_key is not None:
         parts.append(f"{limit.per_key} at once {tenant}")
     if limit.rate is not None:
-        whose = f" {tenant}" if limit.is_rate_per_key else ""
+        per_key = f" {tenant}" if limit.is_rate_per_key else ""
         bursts = "" if limit.burst is None else f" in bursts of {_number(limit.burst)}"
-        parts.append(f"{_number(limit.rate)} per {_number(limit.per_seconds)} s{whose}{bursts}")
+        parts.append(f"{_number(limit.rate)} per {_number(limit.per_seconds)} s{per_key}{bursts}")
     return ", ".join(parts) or NOTHING
 
 
 def describe_pause(target: str, pause: Pause) -> str:
-    """Return one sentence that says what stands still, by whom and why."""
+    """Return one sentence: what is paused, by whom, since when and why."""
     by = f" by {pause.by}" if pause.by else ""
     reason = f": {pause.reason}" if pause.reason else ""
     return f"{target} is {pause.state}{by} since {format_time(pause.at)}{reason}"
 
 
-def describe_hold(target: str, state: PauseState) -> str:
-    """Return what it means that something has just been paused or disabled."""
+def describe_pause_effect(target: str, state: PauseState) -> str:
+    """Return what it means that a target has just been paused or disabled."""
     if state == "disabled":
-        return f"{target} is disabled: nobody starts a job of it, and new ones are refused"
-    meanings = {
-        "queue": "nobody starts a job of it",
-        "function": "nobody starts a job of it; new ones are still taken",
+        return f"{target} is disabled: workers start no job of it, and producers cannot enqueue new ones"
+    effects = {
+        "queue": "workers start no job of it",
+        "function": "workers start no job of it; producers may still enqueue new ones",
         "pool": "its workers start no job",
     }
-    return f"{target} is paused: {meanings[target.partition(':')[0]]}"
+    return f"{target} is paused: {effects[target.partition(':')[0]]}"
 
 
 def describe_scope(scope: str) -> str:
-    """Return what a scope counts: ``f:send`` is the function send, ``k:send:acme`` its key acme."""
+    """Return what a scope stands for: ``f:send`` is the function send, ``k:send:acme`` its key acme."""
     kind, _, name = scope.partition(":")
     if kind == "k":
         function, _, key = name.partition(":")
@@ -56,19 +55,19 @@ def describe_scope(scope: str) -> str:
     return f"function:{name}"
 
 
-def describe_wait(state: FlowState, queue: str, function: str, parked_in: str | None) -> str | None:
-    """Return what keeps a waiting job from starting; None when nothing is known to."""
+def describe_block(state: FlowState, queue: str, function: str, blocked_in: str | None) -> str | None:
+    """Return the pause or limit that blocks a queued job; None when nothing does."""
     for target in (f"queue:{queue}", f"function:{function}"):
         if target in state.pauses:
             return describe_pause(target, state.pauses[target])
-    if parked_in is None:
+    if blocked_in is None:
         return None
     limit = state.limits.get(f"function:{function}")
     words = "" if limit is None else f" ({describe_limit(limit)})"
-    # A function's name may have colons in it, so it is the job that says where the key begins.
-    key = parked_in.removeprefix(f"k:{function}:")
-    whose = f" for key {key!r}" if key != parked_in else ""
-    return f"limit of {parked_in if not whose else f'f:{function}'}{whose}{words}"
+    # The name of a function may have colons, so only the job shows where the key begins.
+    key = blocked_in.removeprefix(f"k:{function}:")
+    scope = blocked_in if key == blocked_in else f"f:{function} for key {key!r}"
+    return f"limit of {scope}{words}"
 
 
 def build_pause_table(state: FlowState) -> Table:
@@ -94,19 +93,19 @@ def _rows(state: FlowState, target: str) -> Iterator[tuple[str, ...]]:
         describe_limit(limit),
         "hand" if is_overridden else "application",
         running,
-        str(count_waiting(state, target)),
+        str(count_blocked(state, target)),
     )
     if is_overridden and target in state.declared:
         yield target, describe_limit(state.declared[target]), "application, overridden", NOTHING, NOTHING
 
 
-def build_parked_table(state: FlowState) -> Table:
+def build_blocked_table(state: FlowState) -> Table:
     rows = [(describe_scope(scope), str(jobs)) for scope, jobs in sorted(state.blocked.items())]
-    return Table("Waiting Jobs", _PARKED_COLUMNS, rows)
+    return Table("Blocked Jobs", _BLOCKED_COLUMNS, rows)
 
 
-def count_waiting(state: FlowState, target: str) -> int:
-    """Return how many jobs are parked for a function, whichever of its keys they have."""
+def count_blocked(state: FlowState, target: str) -> int:
+    """Return how many jobs of a function a pause or a limit blocks, whichever of its keys they have."""
     own, keyed = _scope(target), f"k:{target.partition(':')[2]}:"
     return sum(jobs for scope, jobs in state.blocked.items() if scope == own or scope.startswith(keyed))
 
@@ -129,7 +128,7 @@ def limit_json(state: FlowState, target: str) -> dict[str, Any]:
         "declared": None if declared is None else asdict(declared),
         "overridden": target in state.overridden,
         "running": state.slots.get(_scope(target), 0),
-        "waiting": count_waiting(state, target),
+        "blocked": count_blocked(state, target),
     }
 
 
@@ -137,7 +136,7 @@ def flow_json(state: FlowState) -> dict[str, Any]:
     return {
         "pauses": [pause_json(target, pause) for target, pause in sorted(state.pauses.items())],
         "limits": [limit_json(state, target) for target in sorted(state.limits)],
-        "parked": dict(sorted(state.blocked.items())),
+        "blocked": dict(sorted(state.blocked.items())),
     }
 
 
@@ -147,5 +146,5 @@ def _scope(target: str) -> str:
 
 
 def _number(value: float) -> str:
-    # What a foreign hand left in Redis need not be a number.
+    # Another program may have stored something else in Redis.
     return f"{value:g}" if isinstance(value, int | float) else str(value)
