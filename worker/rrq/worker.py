@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rrq.broker.connection import REDIS_ERRORS
 from rrq.client import RRQClient
@@ -46,7 +46,7 @@ class RRQWorker:
     RRQ 0.7 had are kept under their names, and overriding one in a subclass takes effect.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(
         self,
@@ -215,7 +215,9 @@ class RRQWorker:
         return await self._poller.poll(count)
 
     async def _try_acquire_job(self, job_id: str, queue_name: str) -> Job | None:
-        return await self._poller.acquire(job_id, queue_name)
+        """Claim one named job; None when another worker has it or it is not queued there."""
+        attempts = await self.consumer.claim(1, [queue_name], job_ids=[job_id])
+        return attempts[0].job if attempts else None
 
     async def _try_process_job(self, job_id: str, queue_name: str) -> bool:
         """Claim and start one named job; False when that is not possible."""

@@ -100,8 +100,11 @@ class AttemptBook:
     def __iter__(self) -> Iterator[Attempt]:
         return iter(list(self._by_job.values()))
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: Attempt, timeout_seconds: float) -> None:
+        """Take a claimed job in hand, which may run for so long from now."""
         self._by_job[id(attempt.job)] = attempt
+        deadline = monotonic() + timeout_seconds
+        self.latest_deadline = max(self.latest_deadline, deadline)
 
     def find(self, job: Job) -> Attempt | None:
         return self._by_job.get(id(job))

@@ -83,28 +83,19 @@ class Consumer:
                 raise LeaseLost(f"Worker {self._worker.worker_id} could not renew its lease.")
         self.last_claim = claim
         self._note(claim)
-        observer = self._worker.observer
-        if observer is not None:
-            observer.on_claim(claim)
         attempts = [
             attempt for claimed in claim.jobs if (attempt := self._take_in_hand(claimed, sent_at)) is not None
         ]
-        if attempts:
-            self._extend_deadline(attempts)
-            if observer is not None:
-                observer.on_deadline(self._book.latest_deadline)
+        if self._worker.observer is not None:
+            self._worker.observer.on_claim(claim, self._book.latest_deadline)
         return attempts
 
     async def _send_claim(
         self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
     ) -> tuple[Claim, float]:
         """Return the answer to a claim and the monotonic time at which it was sent."""
-        worker, registration = self._worker, self._registration
-        if (
-            registration.needs_reconcile
-            or not registration.is_registered
-            or not worker.job_store.wire.is_open
-        ):
+        worker, registration, wire = self._worker, self._registration, self._worker.job_store.wire
+        if registration.needs_reconcile or not registration.is_registered or not wire.is_open:
             await registration.agree()
         self._claims_sent += 1
         request = ClaimRequest(
@@ -163,13 +154,8 @@ class Consumer:
             self.submit(None, self._build_burial(claimed.job_id, claimed.token, str(error)))
             return None
         attempt = Attempt(job, claimed, sent_at)
-        self._book.add(attempt)
+        self._book.add(attempt, choose_timeout_seconds(job, self._worker.settings))
         return attempt
-
-    def _extend_deadline(self, attempts: list[Attempt]) -> None:
-        settings, book = self._worker.settings, self._book
-        longest_seconds = max(choose_timeout_seconds(attempt.job, settings) for attempt in attempts)
-        book.latest_deadline = max(book.latest_deadline, monotonic() + longest_seconds)
 
     # Outcomes
 
@@ -195,10 +181,7 @@ class Consumer:
         return verdict
 
     def hand_back(self, attempt: Attempt, reason: str) -> None:
-        """Return a job that is not running to its queue, at its original due time and uncounted.
-
-        Does nothing when its end was reported already.
-        """
+        """Return a job that does not run to its queue, due as before and uncounted, unless its end was reported."""
         if attempt.is_lost:
             self._book.drop(attempt)
         elif not attempt.is_reported:
@@ -232,13 +215,10 @@ class Consumer:
 
     async def _send(self, batch: list[_Entry]) -> None:
         outcomes = [outcome for _, outcome, _ in batch]
-        failures = 0
+        worker, registration, failures = self._worker, self._registration, 0
         while True:
-            worker, registration = self._worker, self._registration
             try:
-                if registration.is_registered and (
-                    registration.needs_reconcile or not worker.job_store.wire.is_open
-                ):
+                if registration.needs_reconcile or not worker.job_store.wire.is_open:
                     await registration.agree_before_report()
                 verdicts = await worker.job_store.finish_jobs(worker.worker_id, outcomes)
                 break

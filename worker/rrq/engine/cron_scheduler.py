@@ -169,9 +169,9 @@ class CronScheduler:
                 if monotonic() >= publish_at:
                     publish_at = monotonic() + _CRON_INTERVAL_SECONDS
                     # First: a burst may be over before a second round trip, and its pool at zero again.
-                    await self._publish_table()
+                    await self.publish_table()
                 if not is_scheduled:
-                    await self._schedule()
+                    await self.schedule()
                     is_scheduled = True
                 await worker._maybe_enqueue_cron_jobs()
                 sleep_seconds = self._seconds_to_next_tick(await worker.job_store.read_time())
@@ -196,11 +196,11 @@ class CronScheduler:
         Repeated while there is one, because processes of that deployment may still be renewing it.
         """
         while True:
-            if await self._publish_table() is PublishCode.NOTHING_TO_WITHDRAW:
+            if await self.publish_table() is PublishCode.NOTHING_TO_WITHDRAW:
                 return
             await asyncio.sleep(_CRON_INTERVAL_SECONDS)
 
-    async def _schedule(self) -> None:
+    async def schedule(self) -> None:
         worker = self._worker
         await schedule_entries(worker.client, worker.cron_jobs, await worker.job_store.read_time())
         for cron_job in worker.cron_jobs:
@@ -214,7 +214,7 @@ class CronScheduler:
             ((next_run - now).total_seconds() for next_run in next_runs), default=_CRON_INTERVAL_SECONDS
         )
 
-    async def _publish_table(self) -> PublishCode | None:
+    async def publish_table(self) -> PublishCode | None:
         """Publish what an operator has to enqueue when no worker runs; None when Redis refused."""
         worker = self._worker
         complete, refused = [], []

@@ -15,17 +15,17 @@ __all__ = ["Figures", "Observer"]
 class Observer:
     """Base of observers. Override the methods of interest; the others do nothing."""
 
-    def on_claim(self, claim: Claim) -> None:
-        """Redis has answered a claim."""
+    def on_claim(self, claim: Claim, latest_deadline: float) -> None:
+        """Redis has answered a claim, and none of its jobs has started yet.
+
+        ``latest_deadline`` is the monotonic time by which all jobs in hand must have ended.
+        """
 
     def on_failed_claim(self) -> None:
         """Redis gave no answer to a claim."""
 
     def on_lost_race(self) -> None:
         """A wake-up brought no job, because another worker was faster."""
-
-    def on_deadline(self, latest: float) -> None:
-        """Jobs were claimed; ``latest`` is the monotonic time by which all jobs in hand must have ended."""
 
     def on_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
         """Redis has answered to the outcome of an attempt."""
@@ -41,7 +41,7 @@ class Figures(Observer):
         self.meter = meter
         self._registry = registry
 
-    def on_claim(self, claim: Claim) -> None:
+    def on_claim(self, claim: Claim, latest_deadline: float) -> None:
         if claim.code is not ClaimCode.ANSWERED and not claim.jobs:
             self.meter.count("rrq_claims_total", "refused")
             return

@@ -194,11 +194,6 @@ class Poller:
             return False
         return True
 
-    async def acquire(self, job_id: str, queue_name: str) -> Job | None:
-        """Claim one named job; None when another worker has it or it is not queued there."""
-        attempts = await self._consumer.claim(1, [queue_name], job_ids=[job_id])
-        return attempts[0].job if attempts else None
-
     async def process(self, job: Job, queue_name: str) -> None:
         """Run a claimed job in a task. The caller holds a slot, which is freed when the job has ended."""
         worker, attempt = self._worker, self._book.find(job)

@@ -71,6 +71,8 @@ class Registration:
 
     async def agree_before_report(self) -> None:
         """Have a Redis that may have restarted know the claims before it learns how they ended."""
+        if not self.is_registered:
+            return
         async with self.lock:
             # Outcomes of lost jobs are refused one by one, which needs no error here.
             with contextlib.suppress(LeaseLost):

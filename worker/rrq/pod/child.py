@@ -12,7 +12,7 @@ import threading
 from time import monotonic
 from typing import Any
 
-from rrq.broker.messages import Outcome, Verdict
+from rrq.broker.messages import Claim, Outcome, Verdict
 from rrq.commands.refusal import Refusal
 from rrq.engine.attempts import Attempt
 from rrq.engine.lease import Lease
@@ -199,8 +199,9 @@ class LinkObserver(Figures):
         #: Outcomes that Redis has answered, of whatever kind.
         self.finished = 0
 
-    def on_deadline(self, latest: float) -> None:
-        self._link.tell_deadline(latest)
+    def on_claim(self, claim: Claim, latest_deadline: float) -> None:
+        super().on_claim(claim, latest_deadline)
+        self._link.tell_deadline(latest_deadline)
 
     def on_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
         super().on_end(attempt, outcome, verdict)
