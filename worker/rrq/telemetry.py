@@ -58,7 +58,7 @@ class JobSpan:
 
 
 class Telemetry:
-    """Makes the spans. This one is what there is by default: off."""
+    """Makes the spans. This one is the default, which makes none that record anything."""
 
     #: Looked at once per enqueue and once per job; False skips everything else.
     enabled: bool = False

@@ -46,7 +46,7 @@ class EnqueueTrace:
 class JobTraces(dict[int, JobSpan]):
     """The spans of the attempts that a worker runs, by the identity of their job object.
 
-    A dictionary itself, so that asking whether there is any costs next to nothing.
+    A dictionary itself, so that it costs next to nothing to check whether there is any.
     """
 
     def start(self, job: Job, queue_name: str, worker_id: str) -> None:
@@ -64,7 +64,7 @@ class JobTraces(dict[int, JobSpan]):
             _quietly(span.end, kind.value, error, message)
 
     def leave(self, job: Job) -> None:
-        """The task of the attempt is over. One that reported nothing had lost its job."""
+        """End the span when the task of the attempt is over. An attempt without a report had lost its job."""
         span = self.pop(id(job), None)
         if span is not None:
             _quietly(span.end, "lost")
@@ -80,7 +80,7 @@ class JobTraces(dict[int, JobSpan]):
 def _quietly(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
-    # The border to foreign code; see the top.
+    # Foreign code runs here; see the top.
     except Exception:
         logger.exception("telemetry failed", extra={"resource": getattr(call, "__qualname__", repr(call))})
         return None

@@ -1,4 +1,4 @@
-"""The store of a bench: the real scripts on a real Redis, at the time of the bench, with answers lost on request."""
+"""The store of a bench: the real scripts on a real Redis, by the clock of the bench; a test may have answers lost."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -62,9 +62,9 @@ class BenchConnection(PipelinedConnection):
         answer = await super().run_script(shifted, keys, args, read=read, timeout_seconds=timeout_seconds)
         if self._lost_replies[script.name]:
             self._lost_replies[script.name] -= 1
-            # Whatever else waits for an answer on this socket does not get it either, as in earnest.
+            # All other calls that wait for an answer on this socket lose it as well, as in production.
             await self.aclose()
-            raise self._cut_off(f"the answer to {script.name} got lost, as the test wished")
+            raise self._cut_off(f"the test cut the answer to {script.name}")
         return answer
 
     def _cut_off(self, reason: str) -> RedisCutOff:
@@ -72,7 +72,7 @@ class BenchConnection(PipelinedConnection):
 
 
 class BenchStore(JobStore):
-    """A store whose scripts run at the time of the bench; one for producers, one for each worker."""
+    """A store whose scripts run by the clock of the bench; one for producers, one for each worker."""
 
     def __init__(self, settings: RRQSettings, clock: Clock, lost_replies: Counter[str]) -> None:
         super().__init__(settings)
