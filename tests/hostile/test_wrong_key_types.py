@@ -124,7 +124,7 @@ async def test_workers_go_on_whatever_lies_under_a_key(
         await all_done(store, jobs)
         await eventually(lambda: _has_failed(store, failing.id), message="the failing job never ended")
         # And on, with another beat in between, which meets what a claim does not.
-        worker.ownership.note_reconnect()
+        worker.registration.note_reconnect()
         await all_done(store, await client.enqueue_many([JobRequest("nothing")] * 3))
         await client.cancel(JOB_ID)
         assert await client.get_job_status(jobs[0].id) is not None

@@ -1,8 +1,7 @@
-"""Where applications listen in: hooks for events, exporters for metrics.
+"""Code of an application that RRQ calls: hooks for events, exporters for metrics.
 
-Hooks are foreign code inside our loops: whatever they raise is logged with their name and goes no
-further. When an event happens is decided by ``client.py`` and ``worker.py``; the exporters that
-come with RRQ live in ``rrq.exporters``.
+An error that a hook raises is logged with its name and disturbs no job. Events are raised by ``client.py``,
+``worker.py`` and ``engine/``; the exporters that come with RRQ are in ``rrq.exporters``.
 """
 
 # ruff: noqa: B027 - empty methods are the point: a hook overrides only the events it listens to.
@@ -96,15 +95,16 @@ class HookManager:
         self.hooks: list[RRQHook] = []
         self.exporters: dict[str, MetricsExporter] = {}
         self._initialized = False
+        self._soon: set[asyncio.Future[None]] = set()
 
     @property
     def has_hooks(self) -> bool:
-        """False when an event would reach nobody, so that busy loops can skip raising it."""
+        """False when no hook would receive an event, so that busy loops can skip raising it."""
         return bool(self.hooks) or (not self._initialized and bool(self.settings.event_handlers))
 
     @property
     def has_exporters(self) -> bool:
-        """False when a metric would reach nobody."""
+        """False when no exporter would receive a metric."""
         return bool(self.exporters) or (not self._initialized and bool(self.settings.metrics_exporter))
 
     async def initialize(self) -> None:
@@ -126,6 +126,13 @@ class HookManager:
         if calls:
             # return_exceptions: a hook that cancels itself must not look like our cancellation.
             await asyncio.gather(*calls, return_exceptions=True)
+
+    def trigger_soon(self, event_name: str, *args: Any) -> None:
+        """Like ``trigger_event``, for callers that cannot wait."""
+        if self.has_hooks:
+            calls = asyncio.ensure_future(self.trigger_event(event_name, *args))
+            self._soon.add(calls)
+            calls.add_done_callback(self._soon.discard)
 
     async def export_metric(
         self,
@@ -215,14 +222,14 @@ async def _call_safely(method: Callable[..., Any], args: tuple[Any, ...], kwargs
         outcome = method(*args, **kwargs)
         if inspect.isawaitable(outcome):
             await outcome
-    # The border to foreign code: a broken hook costs a log line, never a job.
+    # Foreign code runs here: a broken hook costs a log line, never a job.
     except Exception:
         name = getattr(method, "__qualname__", repr(method))
         logger.exception("hook %s failed", name, extra={"resource": name})
 
 
 class LoggingHook(RRQHook):
-    """Logs each event except the heartbeat, which would only drown the others."""
+    """Logs each event except the heartbeat, which comes too often."""
 
     async def on_job_enqueued(self, job: Job) -> None:
         logger.info("job enqueued", extra=_describe(job))

@@ -340,8 +340,13 @@ async def test_ticks_do_not_depend_on_the_table(settings: RRQSettings, store: Jo
             raise OSError("no right to write this key")
 
     class Due(RRQWorker):
-        async def _schedule_cron_jobs(self) -> None:
-            self.cron_jobs[0].next_run_time = past_tick()
+        is_set = False
+
+        async def _maybe_enqueue_cron_jobs(self) -> None:
+            if not self.is_set:
+                self.is_set = True
+                self.cron_jobs[0].next_run_time = past_tick()
+            await super()._maybe_enqueue_cron_jobs()
 
     settings.cron_jobs = [entry(queue_name="elsewhere")]
     worker = Due(settings, JobRegistry())
@@ -402,7 +407,7 @@ async def test_a_tick_is_fired_once_by_workers_and_operator_together(
                 entry(args=[{2: 0, 10: 0}], schedule=YEARLY),
                 entry(queue_name=default_queue, args=[7], schedule=YEARLY),
             ]
-            await worker._publish_cron_table()
+            await worker._cron.publish_table()
         tracker = CronTracker(operator)
         tracker.track(await read_entries(store))
         tick = past_tick()

@@ -289,17 +289,17 @@ async def test_a_worker_in_trouble_is_back_before_others_may_claim_what_redis_fo
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         for _ in range(10):
             # Nothing was due for a while: in fair weather it would look for jobs once a second by now.
-            worker._empty_polls += await worker._poll_for_jobs(1) == 0
+            worker._poller._empty_polls += await worker._poll_for_jobs(1) == 0
         own_redis.kill()
         waited: list[float] = []
 
         async def note(seconds: float) -> None:
             waited[-1] += seconds
 
-        worker._pause = note  # type: ignore[method-assign]  # only how long it would wait is of interest
+        worker._poller.pause = note  # type: ignore[method-assign]  # only how long it would wait is of interest
         for _ in range(50):
             waited.append(0.0)
-            await worker._run_round()
+            await worker._poller.run_round()
         own_redis.restart()
     # A restarted Redis refuses claims for one renewal at least, from the first heartbeat of anybody.
     assert max(waited) < settings.lease_renewal_seconds
@@ -313,16 +313,16 @@ async def test_a_worker_that_loses_its_connection_while_it_waits_for_work_is_bac
     settings = quick(own_redis.dsn, worker_lease_seconds=lease_seconds)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         assert await worker._poll_for_jobs(1) == 0
-        claim = worker.ownership.last_claim
+        claim = worker.consumer.last_claim
         waited: list[float] = []
 
         async def note(seconds: float) -> None:
             waited.append(seconds)
 
-        worker._pause = note  # type: ignore[method-assign]  # only how long it would wait is of interest
+        worker._poller.pause = note  # type: ignore[method-assign]  # only how long it would wait is of interest
         own_redis.kill()
-        worker._next_delay = 1.5
-        await worker._wait_for_work(claim)
+        worker._poller._next_delay_seconds = 1.5
+        await worker._poller.wait_for_work(claim)
         own_redis.restart()
     assert waited == [min(1.5, settings.lease_renewal_seconds / 2)]
 
@@ -335,8 +335,8 @@ async def test_a_worker_with_no_free_slot_weathers_an_outage_like_any_other(
         await direct.enqueue("wait_at_gate")
         await eventually(lambda: worker._poll_for_jobs(1), 20, "nothing was claimed")
         own_redis.kill()
-        worker.ownership.note_reconnect()
-        assert not await worker._run_round()
+        worker.registration.note_reconnect()
+        assert not await worker._poller.run_round()
         own_redis.restart()
         runs.gate.set()
     assert "claim failed, trying again" in caplog.messages
@@ -366,7 +366,7 @@ async def test_a_result_that_redis_refuses_for_a_while_is_stored_later_and_its_j
         runs.gate.set()
         # Whatever the worker makes of the refusal, it says so before Redis takes writes again.
         await eventually(
-            lambda: [record for record in caplog.records if record.name == "rrq.engine.reporter"],
+            lambda: [message for message in caplog.messages if message.startswith("outcome")],
             10,
             "no refusal",
         )
@@ -467,14 +467,14 @@ async def test_a_job_claimed_before_a_long_stop_is_begun_only_if_it_is_still_in_
     store = client.job_store
     jobs = await client.enqueue_many([JobRequest("count")] * 3)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
-        attempts = await worker.ownership.claim(3, worker.queues)
+        attempts = await worker.consumer.claim(3, worker.queues)
         if is_reaped:
-            await store.reap_workers(DeathCertificate(worker.ownership.identity))
+            await store.reap_workers(DeathCertificate(worker.registration.identity))
         # As after SIGCONT: long ago by the clock, and nobody has told this process anything yet.
         for attempt in attempts:
             attempt.claimed_at -= settings.worker_lease_seconds
         # A heartbeat may tell it even before the first one starts.
-        await worker._start_claimed(attempts)
+        await worker._poller.start_claimed(attempts)
         await eventually(lambda: not worker._running_tasks, 10, "the jobs never ended")
         assert sum(runs.effects.values()) == (0 if is_reaped else 3)
         await eventually(lambda: worker._poll_for_jobs(3) if is_reaped else True, 10, "nothing came back")
@@ -489,11 +489,11 @@ async def test_jobs_that_are_lost_before_the_first_is_started_are_not_started(
     store = client.job_store
     jobs = await client.enqueue_many([JobRequest("count")] * 3)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
-        attempts = await worker.ownership.claim(3, worker.queues)
-        await store.reap_workers(DeathCertificate(worker.ownership.identity))
-        worker.ownership.note_reconnect()
-        await worker.ownership.agree_if_needed()
-        assert await worker._start_claimed(attempts) == 0
+        attempts = await worker.consumer.claim(3, worker.queues)
+        await store.reap_workers(DeathCertificate(worker.registration.identity))
+        worker.registration.note_reconnect()
+        await worker.registration.reconcile_if_needed()
+        assert await worker._poller.start_claimed(attempts) == 0
         assert not runs.effects
         await eventually(lambda: worker._poll_for_jobs(3), 10, "nothing came back")
         await all_done(store, jobs)
@@ -510,13 +510,13 @@ async def test_a_job_that_is_lost_while_it_waits_for_a_slot_is_not_started(
     jobs = await client.enqueue_many(requests)
     async with by_hand(RRQWorker(settings, runs.registry)) as worker:
         # As many as there are slots and outcomes on their way: the second one waits until the first is stored.
-        first, second = await worker.ownership.claim(2, worker.queues)
-        assert await worker._start(first.job, first.queue_name, first)
+        first, second = await worker.consumer.claim(2, worker.queues)
+        assert await worker._poller.start(first.job, first.queue_name, first)
         await eventually(lambda: runs.waiting == {first.job.id}, 10)
-        waiting = asyncio.create_task(worker._start(second.job, second.queue_name, second))
-        await store.reap_workers(DeathCertificate(worker.ownership.identity))
-        worker.ownership._needs_resync = True
-        await worker.ownership.agree_if_needed()
+        waiting = asyncio.create_task(worker._poller.start(second.job, second.queue_name, second))
+        await store.reap_workers(DeathCertificate(worker.registration.identity))
+        worker.registration.needs_reconcile = True
+        await worker.registration.reconcile_if_needed()
         assert await waiting is False
         await eventually(lambda: not worker._running_tasks, 10)
         assert not runs.effects
@@ -535,11 +535,11 @@ async def test_a_job_goes_back_when_redis_cannot_be_asked_whether_it_is_still_in
 ) -> None:
     async with by_hand(RRQWorker(quick(own_redis.dsn), runs.registry)) as worker:
         jobs = await direct.enqueue_many([JobRequest("count")])
-        attempts = await eventually(lambda: worker.ownership.claim(1, worker.queues), 10)
+        attempts = await eventually(lambda: worker.consumer.claim(1, worker.queues), 10)
         attempts[0].claimed_at -= 3600
         own_redis.pause()
         try:
-            await worker._start(attempts[0].job, attempts[0].queue_name, attempts[0])
+            await worker._poller.start(attempts[0].job, attempts[0].queue_name, attempts[0])
             await eventually(lambda: not worker._running_tasks, 10, "the job never ended")
         finally:
             own_redis.resume()

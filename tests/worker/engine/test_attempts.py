@@ -13,17 +13,17 @@ def ended(number: int, text: str = "null", traceback: str = "") -> tuple[Claimed
     return claimed, Outcome(b"job", token, OutcomeKind.DONE, text, 3600, traceback=traceback)
 
 
-def test_only_what_was_claimed_before_and_still_runs_counts_as_held_since() -> None:
+def test_only_what_was_claimed_before_and_still_runs_is_counted() -> None:
     book = AttemptBook()
-    attempts = [Attempt(Job(function_name="greet"), ended(number)[0]) for number in range(4)]
+    attempts = [Attempt(Job(function_name="greet"), ended(number)[0], 100.0) for number in range(4)]
     for attempt in attempts:
-        book.add(attempt)
+        book.add(attempt, timeout_seconds=60.0)
     _, lost, reported, late = attempts
-    moment = max(attempt.claimed_at for attempt in attempts) + 1
+    moment = 101.0
     lost.is_lost = reported.is_reported = True
     late.claimed_at = moment + 1
-    assert book.held_since(moment) == 1
-    assert book.held_since(moment + 2) == 2
+    assert book.count_unreported_since(moment) == 1
+    assert book.count_unreported_since(moment + 2) == 2
 
 
 def test_the_newest_outcomes_are_kept_in_their_order() -> None:

@@ -202,7 +202,7 @@ async def test_an_entry_that_never_fires_does_not_stop_the_others(
     settings: RRQSettings, store: JobStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = Fleet(settings, 1, {"schedule": "0 0 30 2 *", "function_name": "never"}, {"schedule": YEARLY})
-    await fleet.workers[0]._schedule_cron_jobs()
+    await fleet.workers[0]._cron.schedule()
     fleet.workers[0].cron_jobs[1].next_run_time = past_tick()
 
     await fleet.tick()
@@ -239,6 +239,22 @@ async def test_an_entry_that_cannot_be_enqueued_moves_on_and_does_not_stop_the_o
 # The loop
 
 
+class FiresAt(RRQWorker):
+    """A worker whose entries are due at a time that the test chooses."""
+
+    def __init__(self, tick: datetime, *args: Any) -> None:
+        super().__init__(*args)
+        self.tick = tick
+        self.is_set = False
+
+    async def _maybe_enqueue_cron_jobs(self) -> None:
+        if not self.is_set:
+            self.is_set = True
+            for cron_job in self.cron_jobs:
+                cron_job.next_run_time = self.tick
+        await super()._maybe_enqueue_cron_jobs()
+
+
 async def test_a_running_fleet_fires_a_due_tick_once_and_runs_it(
     settings: RRQSettings, store: JobStore
 ) -> None:
@@ -251,14 +267,8 @@ async def test_a_running_fleet_fires_a_due_tick_once_and_runs_it(
     registry.register("tick", tick)
 
     due_at = past_tick()
-
-    class Due(RRQWorker):
-        async def _schedule_cron_jobs(self) -> None:
-            for cron_job in self.cron_jobs:
-                cron_job.next_run_time = due_at
-
     settings.cron_jobs = [entry(schedule=YEARLY)]
-    workers = [Due(settings, registry) for _ in range(4)]
+    workers = [FiresAt(due_at, settings, registry) for _ in range(4)]
     for worker in workers:
         worker.cron_jobs = [entry(schedule=YEARLY)]
     async with running(*workers):
@@ -270,26 +280,13 @@ async def test_a_running_fleet_fires_a_due_tick_once_and_runs_it(
 
 async def test_a_running_worker_fires_on_time(settings: RRQSettings, store: JobStore) -> None:
     tick = datetime.now(UTC) + timedelta(seconds=1.5)
-
-    class Soon(RRQWorker):
-        async def _schedule_cron_jobs(self) -> None:
-            self.cron_jobs[0].next_run_time = tick
-
     settings.cron_jobs = [entry(schedule=YEARLY)]
-    async with running(Soon(settings, JobRegistry(), ["other"])):
+    async with running(FiresAt(tick, settings, JobRegistry(), ["other"])):
         await eventually(lambda: queued_jobs(store), interval_seconds=0.2)
 
     (job,) = await queued_jobs(store)
     # By the clock of Redis; a busy machine may take its time.
     assert timedelta(0) <= job.enqueue_time - tick < timedelta(seconds=1)
-
-
-class FiresSoon(RRQWorker):
-    """A worker whose only cron entry is due in a moment."""
-
-    async def _schedule_cron_jobs(self) -> None:
-        self.tick = datetime.now(UTC) + timedelta(seconds=1.0)
-        self.cron_jobs[0].next_run_time = self.tick
 
 
 async def test_a_tick_that_comes_while_redis_is_away_fires_when_it_is_back(own_redis: EmbeddedRedis) -> None:
@@ -319,15 +316,16 @@ async def check_a_tick_survives(
     """Have a tick fall due between ``begin`` and ``end``; it must fire once after that."""
     settings = RRQSettings(redis_dsn=server.dsn, cron_jobs=[entry(schedule=YEARLY)])
     settings.redis_socket_timeout_seconds = settings.redis_connect_timeout_seconds = 0.5
-    worker = FiresSoon(settings, JobRegistry(), ["other"])
+    tick = datetime.now(UTC) + timedelta(seconds=1.5)
+    worker = FiresAt(tick, settings, JobRegistry(), ["other"])
     async with running(worker), aclosing(JobStore(settings)) as store:
-        await eventually(lambda: settings.cron_jobs[0].next_run_time is not None)
+        await eventually(lambda: worker.is_set)
         begin()
         # Until the worker has tried, and a little longer than the spread of a fleet over a tick.
-        await eventually(lambda: datetime.now(UTC) > worker.tick + timedelta(seconds=0.5))
+        await eventually(lambda: datetime.now(UTC) > tick + timedelta(seconds=0.5))
         end()
         await eventually(lambda: queued_jobs(store))
-        await eventually(lambda: settings.cron_jobs[0].next_run_time != worker.tick)
+        await eventually(lambda: settings.cron_jobs[0].next_run_time != tick)
         assert len(await queued_jobs(store)) == 1
 
 

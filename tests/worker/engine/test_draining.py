@@ -10,7 +10,7 @@ import pytest
 
 from fleet import all_done, status_of
 from rrq.client import JobRequest, RRQClient
-from rrq.engine import execution, reporter
+from rrq.engine import consumer, executor
 from rrq.job import JobStatus
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
@@ -81,7 +81,7 @@ async def draining_later(
     finally:
         gated.gate.set()
         worker.drain()
-        worker._cut_drain(0.0)
+        worker._drain.cut_short(0.0)
         await run
         await eventually(lambda: not worker._running_tasks)
 
@@ -93,16 +93,14 @@ async def cut_off(producer: RRQClient) -> None:
 async def test_results_are_stored_soon_after_redis_is_back_within_the_grace_period(
     server: EmbeddedRedis, producer: RRQClient, gated: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter, "_FIRST_RETRY_SECONDS", 60.0)
-    monkeypatch.setattr(reporter, "_LONGEST_RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(consumer, "_FIRST_RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(consumer, "_LONGEST_RETRY_SECONDS", 60.0)
     async with draining_later(server, gated, grace_seconds=30) as (worker, run):
         jobs = await producer.enqueue_many([JobRequest("wait_at_gate")] * 3)
         await eventually(lambda: gated.started == 3, message="jobs did not start")
         await cut_off(producer)
         gated.gate.set()
-        await eventually(
-            lambda: worker.ownership.reporter.unacknowledged == 3, message="handlers did not end"
-        )
+        await eventually(lambda: worker.consumer.unacknowledged == 3, message="handlers did not end")
         worker.drain()
         server.restart()
         await all_done(producer.job_store, jobs, 10)
@@ -112,12 +110,12 @@ async def test_results_are_stored_soon_after_redis_is_back_within_the_grace_peri
 async def test_an_outcome_that_no_handler_waits_for_is_reported_until_the_grace_period_ends(
     server: EmbeddedRedis, producer: RRQClient, gated: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "IGNORED_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(executor, "IGNORED_AFTER_SECONDS", 0.05)
     async with draining_later(server, gated, grace_seconds=30) as (worker, run):
         [job] = await producer.enqueue_many([JobRequest("ignore_timeout", job_timeout_seconds=1)])
         await eventually(lambda: gated.started, message="the job did not start")
         await cut_off(producer)
-        await eventually(lambda: worker.ownership.reporter.unacknowledged, message="its end was not noticed")
+        await eventually(lambda: worker.consumer.unacknowledged, message="its end was not noticed")
         worker.drain()
         # Longer than a worker takes to end that has nothing left to tell.
         await stays_true(lambda: not run.done(), 2.5, "the worker ended before its grace period")
@@ -134,9 +132,7 @@ async def test_the_log_names_the_jobs_whose_outcome_could_not_be_stored_in_time(
         await eventually(lambda: gated.started == 3, message="jobs did not start")
         await cut_off(producer)
         gated.gate.set()
-        await eventually(
-            lambda: worker.ownership.reporter.unacknowledged == 3, message="handlers did not end"
-        )
+        await eventually(lambda: worker.consumer.unacknowledged == 3, message="handlers did not end")
         worker.drain()
         await asyncio.wait_for(asyncio.shield(run), 10)
     [record] = [record for record in caplog.records if "job_ids" in record.__dict__]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 async def test_a_handler_that_ignores_its_timeout_does_not_keep_its_job(
     client: RRQClient, settings: RRQSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rrq.engine.execution.IGNORED_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr("rrq.engine.executor.IGNORED_AFTER_SECONDS", 0.2)
     settings.worker_shutdown_grace_period_seconds = 0.1
     is_over = asyncio.Event()
     registry = JobRegistry()
@@ -151,9 +151,9 @@ async def test_a_beat_that_counts_too_few_jobs_in_hand_has_them_noted_again_at_o
         await asyncio.wait_for(begun.wait(), 20)
         active_set = store.keys.active_jobs_key(worker.worker_id)
         await store.redis.delete(active_set)
-        for attempt in worker.ownership.book:
+        for attempt in worker.book:
             attempt.claimed_at -= 60
-        worker.ownership.hear(worker.worker_id, {}, BeatReply(LeaseState.ALIVE, False, 0, ()))
+        worker.registration.hear(worker.worker_id, {}, BeatReply(LeaseState.ALIVE, False, 0, ()))
         await eventually(lambda: store.redis.zcard(active_set), 20, "Redis never learned of the job again")
         let_go.set()
         await all_done(store, [job])

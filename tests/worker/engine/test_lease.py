@@ -1,7 +1,6 @@
 """Signs of life: the health record, the registries it feeds, and the lease behind it."""
 
 import asyncio
-import random
 import time
 from contextlib import aclosing
 from copy import copy
@@ -219,9 +218,7 @@ async def test_a_lease_keeper_can_be_stopped_at_any_moment_of_its_start(
     slow_stops: list[float] = []
     for step in range(25):
         beat = Beat(WorkerIdentity(f"w{step}", "incarnation"), 1, ["q"], {}, 60, is_registration=True)
-        keeper = LeaseKeeper(
-            lambda: settings, partial(copy, beat), lambda _beat, _renewal: None, random.uniform
-        )
+        keeper = LeaseKeeper(lambda: settings, partial(copy, beat), lambda _beat, _renewal: None)
         keeper.start()
         # Through all that happens in the first ten milliseconds: connecting, beating, listening.
         start_seconds = step / 2_500

@@ -69,10 +69,10 @@ async def make_suspects(client: RRQClient, count: int) -> list[Job]:
 
 async def has_polled(worker: RRQWorker, times: int) -> None:
     """Wait until a worker has asked for jobs so many times more."""
-    enough = worker.ownership._claims + times
+    enough = worker.consumer._claims_sent + times
 
     async def is_enough() -> bool:
-        return worker.ownership._claims >= enough
+        return worker.consumer._claims_sent >= enough
 
     await eventually(is_enough, PATIENCE_SECONDS, "the worker asked for no jobs")
 

@@ -25,9 +25,11 @@ from queue_steps import (
     unknown_function,
 )
 from rrq.broker.messages import Verdict
+from rrq.engine.observer import Figures
 from rrq.exc import BurstFailed
 from rrq.inspect.missing_functions import count_workers, describe_missing
 from rrq.registry import JobRegistry
+from rrq.runtime.metrics import Meter
 from running import run_burst
 from waiting import eventually
 
@@ -58,6 +60,7 @@ async def test_job_of_a_new_function_waits_in_a_roll_out_until_a_new_worker_runs
 ) -> None:
     store = client.job_store
     async with running_worker(settings, registry_of("old")) as old:
+        old.observer = figures = Figures(Meter(), old.job_registry)
         jobs = await enqueue_some(client, "new", count=20)
 
         async def is_put_off() -> bool:
@@ -67,7 +70,7 @@ async def test_job_of_a_new_function_waits_in_a_roll_out_until_a_new_worker_runs
         await eventually(is_put_off, 20, "the old worker did not give the jobs back")
         fields = await job_fields(store, jobs[0].id)
         assert fields["last_error"].startswith(f"{NO_HANDLER} on worker {old.worker_id}. Put off until")
-        assert old.ownership.meter.counts["rrq_jobs_total", "(unregistered)", "unknown_function"] >= 20
+        assert figures.meter.counts["rrq_jobs_total", "(unregistered)", "unknown_function"] >= 20
         async with running_worker(settings, registry_of("old", "new")):
             await all_done(store, jobs, 90)
     assert await dead_letters(store) == []

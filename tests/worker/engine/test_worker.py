@@ -18,10 +18,10 @@ import pytest
 
 from proxy import RedisProxy
 from queue_steps import lease_end_ms
-from rrq import worker as worker_module
 from rrq.client import RRQClient
 from rrq.cron import CronJob
 from rrq.embedded import EmbeddedRedis
+from rrq.engine import polling
 from rrq.exc import BurstFailed
 from rrq.job import Job, JobStatus
 from rrq.registry import JobRegistry
@@ -559,7 +559,7 @@ async def test_a_burst_that_stood_still_asks_once_more(
     settings.worker_burst_linger_seconds = 60
     worker = RRQWorker(settings, handlers.registry, burst=True)
     poll, polls, stood_still_seconds = worker._poll_for_jobs, 0, 0.0
-    monkeypatch.setattr(worker_module, "monotonic", lambda: time.monotonic() + stood_still_seconds)
+    monkeypatch.setattr(polling, "monotonic", lambda: time.monotonic() + stood_still_seconds)
 
     async def poll_and_stand_still(count: int) -> int:
         nonlocal polls, stood_still_seconds
@@ -716,7 +716,7 @@ async def test_closing_after_polling_by_hand_leaves_nothing_behind(
     try:
         await eventually(lambda: not lease_threads(), 20, "the thread that renews the lease lives on")
     finally:
-        await worker._ownership.release(1)
+        await worker._drain.release_claims()
         await worker.job_store.aclose()
     assert (await read_hash(client.job_store, job.id))["status"] == "COMPLETED"
 

@@ -343,23 +343,23 @@ async def test_a_job_that_is_cancelled_lost_or_given_back_says_so(
     async with running(worker):
         job = await client.enqueue("work")
         assert job is not None
-        await eventually(lambda: worker._traces, message="the job never started")
+        await eventually(lambda: worker._executor.traces, message="the job never started")
         await client.cancel(job.id)
-        await eventually(lambda: not worker._traces, message="the job was never cancelled")
+        await eventually(lambda: not worker._executor.traces, message="the job was never cancelled")
 
         await client.enqueue("work", _max_retries=1)
-        await eventually(lambda: worker._traces, message="the job never started")
-        for attempt in worker._ownership.book:
-            worker._ownership._lose(attempt)
+        await eventually(lambda: worker._executor.traces, message="the job never started")
+        for attempt in worker.book:
+            worker.book.lose(attempt)
         await eventually(lambda: len(spans.of("process")) == 2, message="the attempt never ended")
 
         await client.enqueue("work")
-        await eventually(lambda: worker._traces, message="the job never started")
+        await eventually(lambda: worker._executor.traces, message="the job never started")
     ends = [(attributes_of(span)["rrq.job.outcome"], span.status.status_code) for span in spans.of("process")]
     assert ends[0] == ("cancelled", UNSET)
     assert ends[1][0] == "lost"
     assert ends[-1] == ("back", UNSET)
-    assert not worker._traces
+    assert not worker._executor.traces
 
 
 async def test_only_the_worker_that_fires_a_cron_tick_traces_it(

@@ -83,7 +83,7 @@ async def test_a_tracer_may_record_nothing_and_be_switched_off_while_a_job_runs(
     telemetry.configure(SilentTracer())
     job = await client.enqueue("work")
     worker = await run_burst(settings, registry_of(switch_off))
-    assert not worker._traces
+    assert not worker._executor.traces
     assert job is not None
     assert job.trace_context is None
     assert (await client.get_job_status(job.id)).result == "worked"  # type: ignore[union-attr]  # it is there

@@ -1,8 +1,8 @@
 """Enqueues cron entries when they fall due, each tick once in the whole fleet.
 
-Workers, operators and local mode look at their entries by the same rule: ``cron.py`` decides which tick is due, a
-script in Redis decides who fires it. Redis remembers up to when the ticks of each entry are settled, so whoever starts
-looking knows which ticks were missed; the last one fires late unless it is older than ``misfire_grace_seconds``.
+Workers, operators and local mode follow the same rule: ``cron.py`` decides which tick is due, and a script in Redis
+decides which process fires it. Redis stores up to when the ticks of each entry are settled, so that a process that
+starts finds the ticks that were missed; the last one fires late unless it is older than ``misfire_grace_seconds``.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ from rrq.broker.cron_table import PublishCode, build_cron_table
 from rrq.broker.messages import CronVerdict
 from rrq.client import RRQClient
 from rrq.cron import CronJob, decide_tick
+from rrq.engine.host import Host
 from rrq.exc import EnqueueError, RedisUnavailable, RRQError
-from rrq.settings import RRQSettings
-from rrq.store import JobStore
 
 __all__ = ["CronScheduler", "CronTracker", "fire_due", "schedule_entries"]
 
@@ -30,9 +29,9 @@ _CRON_INTERVAL_SECONDS = 30.0
 # Three rounds: two that Redis did not answer do not make a living publisher a dead one.
 _PUBLISHER_PATIENCE_SECONDS = 3 * _CRON_INTERVAL_SECONDS + 10
 _RETRY_SECONDS = 2.0
-# The clocks here and in Redis differ a little: whoever wakes up early sleeps again, but never without a pause.
+# The clocks here and in Redis differ a little: a process that wakes up early sleeps again, for this long at least.
 _SHORTEST_SLEEP_SECONDS = 0.01
-# One process fires a tick and all others ask in vain: not all of them in the same millisecond.
+# One process fires a tick. The others ask as well, but not all of them in the same millisecond.
 _TICK_SPREAD_SECONDS = 0.2
 # Workers fire on time, so their own settings, hooks and traces nearly always have the tick.
 _HEAD_START = timedelta(seconds=10)
@@ -41,7 +40,7 @@ _HEAD_START = timedelta(seconds=10)
 async def schedule_entries(client: RRQClient, cron_jobs: Sequence[CronJob], now: datetime) -> None:
     """Set the next run of each entry: its first tick that is not settled, which may have come already.
 
-    An entry that nobody in the fleet has seen before has no such tick in the past.
+    An entry that is new to the fleet has no such tick in the past.
     """
     digests = [client.identify_cron(entry) for entry in cron_jobs]
     settled = await client.job_store.note_cron_entries(digests, now)
@@ -69,7 +68,7 @@ async def fire_due(
             continue
         if due.is_too_late:
             logger.warning(
-                # Others may have fired it, while this process stood still for instance.
+                # Another process may have fired it, for instance while this one stood still.
                 "cron tick skipped by this process, because it is older than misfire_grace_seconds",
                 extra={"function": cron_job.function_name, "tick": due.at.isoformat()},
             )
@@ -89,7 +88,7 @@ async def _fire(client: RRQClient, cron_job: CronJob) -> CronVerdict | None:
     try:
         return await client.enqueue_cron(cron_job)
     except RedisUnavailable:
-        # Perhaps it was fired and only the answer got lost: asking again fires nothing twice.
+        # Perhaps only the answer got lost: a second call never fires the tick twice.
         raise
     except (*REDIS_ERRORS, RRQError) as error:
         if is_refused_for_now(error):
@@ -100,10 +99,10 @@ async def _fire(client: RRQClient, cron_job: CronJob) -> CronVerdict | None:
 
 
 class CronTracker:
-    """Looks after entries of applications that may not be running: for an operator, one per Redis.
+    """Fires entries of applications that may have no running worker: for an operator, one per Redis.
 
-    Entries come anew from Redis or from manifests again and again; which run is next is remembered here, by
-    what an entry is.
+    Entries are read anew from Redis or from manifests in each round. The tracker keeps the next run of each one, under
+    the name by which Redis counts its ticks.
     """
 
     def __init__(self, client: RRQClient) -> None:
@@ -112,10 +111,10 @@ class CronTracker:
         self._attended: dict[str, CronJob] = {}
 
     def track(self, unattended: Iterable[CronJob], attended: Iterable[CronJob] = ()) -> None:
-        """Set the entries to look after; others are forgotten.
+        """Set the entries to fire; others are forgotten.
 
-        Attended ones have living workers, which get a head start of seconds for each tick. They are
-        tracked nevertheless: a worker may go between a tick and the moment in which it would have fired it.
+        Attended entries have living workers, which get a head start of seconds for each tick. They are tracked as
+        well, because a worker may end between a tick and the moment in which it would have fired it.
         """
         known = self._unattended | self._attended
         self._attended = self._keep_next_runs(attended, known)
@@ -151,20 +150,17 @@ class CronTracker:
 
 
 class CronScheduler:
-    """The part of a worker that looks after its cron entries."""
+    """Fires the cron entries of one worker and publishes them, for operators that fire them when no worker runs."""
 
-    worker_id: str
-    settings: RRQSettings
-    queues: list[str]
-    job_store: JobStore
-    client: RRQClient
-    cron_jobs: list[CronJob]
-    _random: random.Random
-    # When this process published its cron table first, by the clock of Redis in ms.
-    _first_published_ms: int | None = None
-    _unpublished: tuple[str, ...] = ()
+    def __init__(self, worker: Host) -> None:
+        self._worker = worker
+        # When this process published its cron table first, by the clock of Redis in ms.
+        self._first_published_ms: int | None = None
+        self._unpublished: tuple[str, ...] = ()
 
-    async def _cron_loop(self) -> None:
+    async def run(self) -> None:
+        """Fire each tick when it falls due, until cancelled."""
+        worker = self._worker
         is_scheduled = has_failed = False
         publish_at = monotonic()
         while True:
@@ -173,81 +169,82 @@ class CronScheduler:
                 if monotonic() >= publish_at:
                     publish_at = monotonic() + _CRON_INTERVAL_SECONDS
                     # First: a burst may be over before a second round trip, and its pool at zero again.
-                    await self._publish_cron_table()
+                    await self.publish_table()
                 if not is_scheduled:
-                    await self._schedule_cron_jobs()
+                    await self.schedule()
                     is_scheduled = True
-                await self._maybe_enqueue_cron_jobs()
-                sleep_seconds = self._seconds_to_next_tick(await self.job_store.read_time())
-                sleep_seconds += self._random.uniform(0.0, _TICK_SPREAD_SECONDS)
+                await worker._maybe_enqueue_cron_jobs()
+                sleep_seconds = self._seconds_to_next_tick(await worker.job_store.read_time())
+                sleep_seconds += random.uniform(0.0, _TICK_SPREAD_SECONDS)
                 has_failed = False
             except (*REDIS_ERRORS, RRQError):
                 # Tried again every two seconds while Redis is away: once is enough.
                 if not has_failed:
-                    logger.exception("cron round failed", extra={"worker_id": self.worker_id})
+                    logger.exception("cron round failed", extra={"worker_id": worker.worker_id})
                 has_failed = True
             await asyncio.sleep(max(_SHORTEST_SLEEP_SECONDS, min(sleep_seconds, publish_at - monotonic())))
 
-    async def _schedule_cron_jobs(self) -> None:
-        await schedule_entries(self.client, self.cron_jobs, await self.job_store.read_time())
-        for cron_job in self.cron_jobs:
-            if cron_job.next_run_time is None:
-                # A date that never comes, such as 30 February, must not stop the other entries.
-                logger.error("cron entry never fires", extra={"function": cron_job.function_name})
-
-    async def _maybe_enqueue_cron_jobs(self) -> None:
+    async def fire_due(self) -> None:
         """Enqueue the cron entries that are due, each tick once in the whole fleet."""
         # By the clock of Redis, so that all workers of a fleet agree on what is due.
-        await fire_due(self.client, self.cron_jobs, await self.job_store.read_time())
+        worker = self._worker
+        await fire_due(worker.client, worker.cron_jobs, await worker.job_store.read_time())
 
-    def _seconds_to_next_tick(self, now: datetime) -> float:
-        next_runs = (entry.next_run_time for entry in self.cron_jobs if entry.next_run_time)
-        return min(
-            ((next_run - now).total_seconds() for next_run in next_runs), default=_CRON_INTERVAL_SECONDS
-        )
-
-    # The table in Redis
-
-    async def _withdraw_cron_table(self) -> None:
-        """Take back the table of an earlier deployment of this application, which had cron entries.
+    async def withdraw_table(self) -> None:
+        """Withdraw the table of an earlier deployment of this application, which had cron entries.
 
         Repeated while there is one, because processes of that deployment may still be renewing it.
         """
         while True:
-            if await self._publish_cron_table() is PublishCode.NOTHING_TO_WITHDRAW:
+            if await self.publish_table() is PublishCode.NOTHING_TO_WITHDRAW:
                 return
             await asyncio.sleep(_CRON_INTERVAL_SECONDS)
 
-    async def _publish_cron_table(self) -> PublishCode | None:
-        """Write down what an operator has to enqueue when no worker runs; None when Redis refused."""
+    async def schedule(self) -> None:
+        worker = self._worker
+        await schedule_entries(worker.client, worker.cron_jobs, await worker.job_store.read_time())
+        for cron_job in worker.cron_jobs:
+            if cron_job.next_run_time is None:
+                # A date that never comes, such as 30 February, must not stop the other entries.
+                logger.error("cron entry never fires", extra={"function": cron_job.function_name})
+
+    def _seconds_to_next_tick(self, now: datetime) -> float:
+        next_runs = (entry.next_run_time for entry in self._worker.cron_jobs if entry.next_run_time)
+        return min(
+            ((next_run - now).total_seconds() for next_run in next_runs), default=_CRON_INTERVAL_SECONDS
+        )
+
+    async def publish_table(self) -> PublishCode | None:
+        """Publish what an operator has to enqueue when no worker runs; None when Redis refused."""
+        worker = self._worker
         complete, refused = [], []
-        for cron_job in self.cron_jobs:
+        for cron_job in worker.cron_jobs:
             try:
-                complete.append(self.client.complete_cron(cron_job))
+                complete.append(worker.client.complete_cron(cron_job))
             except EnqueueError as error:
                 refused.append(str(error))
-        names = [self.job_store.keys.queue_name(name) for name in self.queues]
+        names = [worker.job_store.keys.queue_name(name) for name in worker.queues]
         # Only how long the table is kept depends on this clock, by the day.
         table = build_cron_table(names, complete, datetime.now(UTC))
         no_room = (f"No room for the entry of {name!r} in the cron table." for name in table.left_out)
-        self._tell_unpublished((*refused, *no_room))
+        self._warn_about_unpublished((*refused, *no_room))
         try:
-            self._first_published_ms, code = await self.job_store.publish_cron_table(
+            self._first_published_ms, code = await worker.job_store.publish_cron_table(
                 table, self._first_published_ms, _PUBLISHER_PATIENCE_SECONDS
             )
         except (*REDIS_ERRORS, RRQError) as error:
             # Ticks must not depend on it, and the next round is soon.
             logger.warning(
-                "cron table not published", extra={"worker_id": self.worker_id, "error": str(error)}
+                "cron table not published", extra={"worker_id": worker.worker_id, "error": str(error)}
             )
             return None
         return code
 
-    def _tell_unpublished(self, reasons: tuple[str, ...]) -> None:
+    def _warn_about_unpublished(self, reasons: tuple[str, ...]) -> None:
         for reason in reasons:
             if reason not in self._unpublished:
                 logger.warning(
                     "cron entry fires only while a worker runs",
-                    extra={"worker_id": self.worker_id, "error": reason},
+                    extra={"worker_id": self._worker.worker_id, "error": reason},
                 )
         self._unpublished = reasons

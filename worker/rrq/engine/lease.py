@@ -1,15 +1,14 @@
-"""Proves that this worker process is alive.
+"""Renews the lease of a worker without a supervisor, from a thread with a connection of its own.
 
-The lease belongs to the process, not to its jobs: one renewal however many jobs run. It is renewed
-from a thread with a connection of its own, so that a handler which holds the event loop for half a
-minute costs nobody their jobs. The thread must not keep a hung process alive, though: when the loop
-has not turned until the latest deadline of the jobs in hand, ``describe`` returns None, and the
-lease runs out.
+The lease belongs to the process, not to its jobs: one renewal however many jobs run. A thread, so that a handler
+which blocks the event loop for half a minute does not cost the worker its lease. ``registration.py`` says what a
+heartbeat reports and acts on its answer; in a pod the supervisor renews instead (``pod/heartbeat.py``).
 """
 
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -32,7 +31,7 @@ _JOIN_SECONDS = 2.0
 def build_health_record(
     worker_id: str, status: str, active_jobs: int, concurrency_limit: int, queues: Sequence[str]
 ) -> dict[str, object]:
-    """Return what a heartbeat says of a worker, in the words that monitors of RRQ 0.7 know."""
+    """Return the health record of a worker, with the fields that monitors of RRQ 0.7 read."""
     return {
         "worker_id": worker_id,
         "timestamp": datetime.now(UTC).isoformat(),
@@ -44,7 +43,7 @@ def build_health_record(
 
 
 class Lease(Protocol):
-    """Whoever renews the lease of a worker: its own thread, or the supervisor of its pod."""
+    """What renews the lease of a worker: its own thread, or the supervisor of its pod."""
 
     @property
     def is_running(self) -> bool: ...
@@ -53,24 +52,22 @@ class Lease(Protocol):
 
 
 class LeaseKeeper:
-    """Renews the lease of one worker from a daemon thread, listens for orders, and sweeps.
+    """Renews the lease of one worker from a daemon thread, waits for cancellations, and reaps other workers.
 
-    ``describe`` says what to report (None: do not renew) and ``tell`` receives every answer; both
-    are called in the thread.
+    ``describe`` returns what to report, or None for a process that hangs and must lose its lease. ``pass_on``
+    receives every answer. Both are called in the thread.
     """
 
     def __init__(
         self,
         get_settings: Callable[[], RRQSettings],
         describe: Callable[[], Beat | None],
-        tell: Callable[[Beat, Renewal], None],
-        uniform: Callable[[float, float], float],
+        pass_on: Callable[[Beat, Renewal], None],
     ) -> None:
-        # Asked when the thread starts: an application may have replaced the store of its worker.
+        # Called when the thread starts: an application may have replaced the store of its worker.
         self._get_settings = get_settings
         self._describe = describe
-        self._tell = tell
-        self._uniform = uniform
+        self._pass_on = pass_on
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +90,7 @@ class LeaseKeeper:
         if thread is None:
             return
         if self._loop is not None and thread.is_alive():
-            # The loop may end between the question and the call.
+            # The loop may close between the check and the call.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._interrupt)
         await asyncio.to_thread(thread.join, _JOIN_SECONDS)
@@ -117,7 +114,7 @@ class LeaseKeeper:
             await store.aclose()
 
     async def run_once(self, store: JobStore, sweeper: Sweeper) -> None:
-        """Beat once, then listen and sweep until the next beat is due."""
+        """Send one heartbeat, then wait for cancellations and reap until the next one is due."""
         renewal_seconds = store.settings.lease_renewal_seconds
         next_beat_at = monotonic() + renewal_seconds
         beat = self._describe()
@@ -126,7 +123,7 @@ class LeaseKeeper:
                 await asyncio.sleep(renewal_seconds)
                 return
             renewal = await store.renew_leases([beat])
-            self._tell(beat, renewal)
+            self._pass_on(beat, renewal)
             sweeper.plan(renewal)
             # A cancellation may be swallowed while a connection opens; the flag is not.
             while monotonic() < next_beat_at and not self._is_stopping:
@@ -135,20 +132,19 @@ class LeaseKeeper:
         except REDIS_ERRORS as error:
             logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
             await self._pause()
-        # Without this thread the worker loses its lease; nothing that Redis may answer must end it.
+        # Without this thread the worker loses its lease, so no answer of Redis may end it.
         except Exception:
             logger.exception("heartbeat failed, trying again on another connection")
             await store.wire.aclose()
             await self._pause()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, self._uniform))
+        await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, random.uniform))
 
     async def _listen(self, store: JobStore, sweeper: Sweeper, worker_id: str, next_beat_at: float) -> bool:
-        """Wait for an order, the next sweep or the next beat; True when an order came.
+        """Wait for a cancellation, the next reap or the next heartbeat; True when a job was cancelled.
 
-        What was ordered is learned by beating: the list in the answer is the truth, and the wake-up
-        may be lost without harm.
+        The answer to the next heartbeat lists the jobs to cancel, so that a lost wake-up does no harm.
         """
         wait_seconds = max(0.0, next_beat_at - monotonic())
         until_sweep = sweeper.seconds_until_due()

@@ -12,8 +12,11 @@ import threading
 from time import monotonic
 from typing import Any
 
+from rrq.broker.messages import Claim, Outcome, Verdict
 from rrq.commands.refusal import Refusal
+from rrq.engine.attempts import Attempt
 from rrq.engine.lease import Lease
+from rrq.engine.observer import Figures
 from rrq.exc import BurstFailed, SettingsError
 from rrq.pod.channel import (
     BeatAnswer,
@@ -30,7 +33,9 @@ from rrq.pod.channel import (
 from rrq.pod.orphan import OrphanWatch
 from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
 from rrq.process import run_tuned
+from rrq.registry import JobRegistry
 from rrq.runtime.logs import configure_logging
+from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings
 from rrq.settings_loading import load_settings, require_registry
 from rrq.worker import RRQWorker
@@ -106,20 +111,18 @@ class Link:
         self._worker = worker
         self._told_deadline = 0.0
         self.exit_code = 0
-        ownership = worker.ownership
-        self._lease = SupervisedLease(self, ownership.lease, worker.settings)
-        ownership.lease = self._lease
-        ownership.on_deadline = self._tell_deadline
-        ownership.on_first_finish = self.report
-        worker.on_turn = self._on_turn
-        worker.job_store.wire.on_call = ownership.meter.on_redis_call
+        self._lease = SupervisedLease(self, worker.registration.lease, worker.settings)
+        worker.registration.lease = self._lease
+        self._observer = worker.observer = LinkObserver(self, worker.job_registry)
+        worker.job_store.wire.on_call = self._observer.meter.on_redis_call
 
     def say_hello(self) -> None:
         worker, settings = self._worker, self._worker.settings
         told = {
             name: getattr(settings, name, None) for name in RRQSettings.model_fields if name not in _OBJECTS
         }
-        self._end.send(Hello(worker.worker_id, worker.ownership.incarnation, worker.queues, told))
+        incarnation = worker.registration.identity.incarnation
+        self._end.send(Hello(worker.worker_id, incarnation, worker.queues, told))
 
     async def run(self) -> None:
         """Run the worker to its end, listening to the supervisor meanwhile."""
@@ -138,40 +141,41 @@ class Link:
         # closing until the supervisor loses its patience.
         self._end.send(Farewell(self.exit_code))
 
-    def _on_turn(self) -> None:
+    def on_turn(self) -> None:
         self._lease.look()
         self.report()
 
     def report(self) -> None:
         """Tell how the worker stands, with what it has counted since the last time."""
-        worker, ownership = self._worker, self._worker.ownership
-        self._told_deadline = ownership.book.latest_deadline
-        metrics = {} if self._end.has_backlog else {"metrics": ownership.meter.take()}
+        worker, observer = self._worker, self._observer
+        self._told_deadline = worker.book.latest_deadline
+        metrics = {} if self._end.has_backlog else {"metrics": observer.meter.take()}
         self._end.send(
             Report(
                 worker.worker_id,
-                ownership.is_registered,
+                worker.registration.is_registered,
                 self._lease.has_ended,
                 worker.status,
                 worker.active_jobs,
                 worker.settings.worker_concurrency,
                 self._told_deadline,
-                ownership.finished,
+                observer.finished,
                 tasks=len(asyncio.all_tasks()),
                 **metrics,
             )
         )
 
-    def _tell_deadline(self, deadline: float) -> None:
+    def tell_deadline(self, deadline: float) -> None:
         if deadline > self._told_deadline:
             self._told_deadline = deadline + _DEADLINE_SLACK_SECONDS
-            self._end.send(InHand(self._told_deadline, len(self._worker.ownership.book)))
+            self._end.send(InHand(self._told_deadline, len(self._worker.book)))
 
     def _on_order(self, order: Message) -> None:
         match order:
             case BeatAnswer():
                 self._lease.note_answer()
-                self._worker.ownership.hear(order.worker_id, self._worker.describe_health(), order.reply)
+                registration = self._worker.registration
+                registration.hear(order.worker_id, registration.describe_health(), order.reply)
             case Retire():
                 self._worker.retire()
             case RenewYourself():
@@ -184,6 +188,31 @@ class Link:
         )
         self._lease.renew_alone()
         self._worker.drain()
+
+
+class LinkObserver(Figures):
+    """Counts what the worker does, and has the link tell the supervisor what cannot wait."""
+
+    def __init__(self, link: Link, registry: JobRegistry) -> None:
+        super().__init__(Meter(), registry)
+        self._link = link
+        #: Outcomes that Redis has answered, of whatever kind.
+        self.finished = 0
+
+    def on_claim(self, claim: Claim, latest_deadline: float) -> None:
+        super().on_claim(claim, latest_deadline)
+        self._link.tell_deadline(latest_deadline)
+
+    def on_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
+        super().on_end(attempt, outcome, verdict)
+        self.finished += 1
+        if self.finished == 1:
+            # This process is able to work.
+            self._link.report()
+
+    def on_turn(self, lag_seconds: float) -> None:
+        super().on_turn(lag_seconds)
+        self._link.on_turn()
 
 
 def build_worker(plan: ChildPlan) -> RRQWorker:

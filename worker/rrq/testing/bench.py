@@ -230,7 +230,7 @@ class JobBench:
     async def _kill(self, worker: BenchWorker, *, is_noticed: bool) -> int:
         in_hand = await worker.kill()
         if is_noticed:
-            identity = worker.ownership.identity
+            identity = worker.registration.identity
             cause = describe_cause(
                 Death(End.CRASHED, "SIGKILL", None),
                 worker_id=identity.worker_id,

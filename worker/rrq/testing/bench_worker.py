@@ -10,16 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from time import monotonic
 from typing import Any
 
 from rrq.broker.connection import REDIS_ERRORS
 from rrq.broker.messages import ClaimCode, Outcome, OutcomeKind, Verdict
 from rrq.client import RRQClient
 from rrq.engine.attempts import Attempt
-from rrq.engine.ownership import Ownership
+from rrq.engine.observer import Observer
 from rrq.exc import LeaseLost
-from rrq.job import Job
 from rrq.registry import JobRegistry
 from rrq.settings import RRQSettings
 from rrq.testing.bench_store import BenchStore
@@ -69,35 +67,24 @@ class JobRun:
     traceback: str = ""
 
 
-class BenchOwnership(Ownership):
-    """Knows what its worker holds, and tells what came of it."""
-
-    def __init__(self, host: "BenchWorker", on_end: Callable[[Attempt, Outcome, Verdict], None]) -> None:
-        super().__init__(host, host._random.uniform)
-        self._on_end = on_end
-        self.lease = _NobodysLease()
-
-    async def beat(self) -> None:
-        """Register if need be, show that the worker lives, and hear what it is told."""
-        async with self._lock:
-            await self._agree()
-        beat = self._build_beat()
-        renewal = await self._host.job_store.renew_leases([beat])
-        self.hear(beat.worker.worker_id, beat.health, renewal.replies[0])
-
-    def _on_acknowledged(self, batch: Sequence[tuple[Attempt, Outcome, Verdict]]) -> None:
-        super()._on_acknowledged(batch)
-        for attempt, outcome, verdict in batch:
-            self._on_end(attempt, outcome, verdict)
-
-
-class _NobodysLease:
-    """No thread renews: time flies when the test says so, and a thread would not be asked."""
+class _NoLease:
+    """The lease of a bench worker: ``beat`` renews it when the bench says so, and no thread does."""
 
     is_running = True
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
+
+
+class _RunObserver(Observer):
+    """Lists the attempts that ended."""
+
+    def __init__(self, on_run: Callable[[JobRun], None], get_queue_name: Callable[[str], str]) -> None:
+        self._on_run = on_run
+        self._get_queue_name = get_queue_name
+
+    def on_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
+        self._on_run(_describe_end(attempt, outcome, verdict, self._get_queue_name(attempt.queue_name)))
 
 
 class BenchWorker(RRQWorker):
@@ -112,15 +99,15 @@ class BenchWorker(RRQWorker):
         known_queues: set[str],
     ) -> None:
         super().__init__(settings, registry)
-        # Shared by all workers of a bench. One whose jobs are all parked has no key, and is to be served as well.
+        # Shared by all workers of a bench: a queue whose jobs are all blocked by a limit has no key, and is served too.
         self._known_queues = known_queues
         self.bench_store = store
         self.job_store = store
         self.client = RRQClient(settings, job_store=store)
         self.is_killed = False
         self._on_run = on_run
-        self._bench_ownership = BenchOwnership(self, self._note_end)
-        self._ownership = self._bench_ownership
+        self.observer = _RunObserver(on_run, store.keys.queue_name)
+        self.registration.lease = _NoLease()
 
     async def run_due(self, queues: Sequence[str] | None, is_enough: Callable[[], bool]) -> None:
         """Claim and run until nothing is due or it is enough; all queues there are, unless some are named."""
@@ -136,28 +123,33 @@ class BenchWorker(RRQWorker):
                 return
 
     async def _claim_some(self, queues: Sequence[str] | None) -> int:
-        free = self._free_slots()
-        if free <= 0 or not self._ownership.may_claim:
+        free = self._poller.count_free_slots()
+        if free <= 0 or self.book.has_suspect():
             return 0
         try:
             self._known_queues.update(await self.bench_store.read_queue_names())
         except REDIS_ERRORS as error:
-            await self._weather(error)
+            await self._poller.back_off(error)
             return 0
         self.queues = list(sorted(self._known_queues) if queues is None else queues)
         self.queues = self.queues or [self.settings.default_queue_name]
         return await self._poll_for_jobs(free)
 
     def _has_to_look_again(self) -> bool:
-        claim = self._ownership.last_claim
-        if self._failing_since is not None or claim is None:
+        claim = self.consumer.last_claim
+        if self._poller.failing_since is not None or claim is None:
             return True
         return claim.code is ClaimCode.ANSWERED and (claim.more_due or bool(claim.make_room_for))
 
     async def beat(self) -> None:
-        """Renew the lease; Redis being away is waited out by the next one."""
+        """Send a heartbeat and act on its answer; if Redis gives none, the next one is sent as usual."""
+        registration = self.registration
         try:
-            await self._bench_ownership.beat()
+            async with registration.lock:
+                await registration.agree()
+            beat = registration.build_beat()
+            renewal = await self.job_store.renew_leases([beat])
+            registration.hear(beat.worker.worker_id, beat.health, renewal.replies[0])
         except (*REDIS_ERRORS, LeaseLost) as error:
             logger.debug("heartbeat failed, trying again", extra={"error": str(error)})
 
@@ -165,11 +157,13 @@ class BenchWorker(RRQWorker):
         """End at once, as far as Redis can tell: nothing is reported any more. Returns the jobs in hand."""
         self.is_killed = True
         self.bench_store.bench_wire.is_dead = True
-        in_hand = [attempt for attempt in self._ownership.book.owned() if not attempt.is_reported]
+        in_hand = [attempt for attempt in self.book.owned() if not attempt.is_reported]
         for attempt in in_hand:
-            attempt.is_lost = True
-            self._on_run(_describe(attempt, RunOutcome.KILLED, self._queue_of(attempt)))
-        await self._ownership.reporter.stop()
+            # What a handler that ignores its end still does is not reported.
+            attempt.is_lost = attempt.is_reported = True
+            queue = self.job_store.keys.queue_name(attempt.queue_name)
+            self._on_run(_describe(attempt, RunOutcome.KILLED, queue))
+        await self.consumer.stop(flush_seconds=0)
         for task in self._running_tasks:
             task.cancel()
         if self._running_tasks:
@@ -179,7 +173,7 @@ class BenchWorker(RRQWorker):
 
     async def stop(self) -> None:
         """End in order; what still runs is cancelled and handed back."""
-        self._drain_until = monotonic()
+        self._drain.cut_short(0.0)
         await self._wind_down()
         await self._leave()
 
@@ -187,17 +181,6 @@ class BenchWorker(RRQWorker):
         await self._hooks.close()
         await self.client.close()
         await self.job_store.aclose()
-
-    async def _report(self, job: Job, *details: Any, **more: Any) -> None:
-        # What a killed worker still does in a handler that ignores its end is heard by nobody.
-        if not self.is_killed:
-            await super()._report(job, *details, **more)
-
-    def _note_end(self, attempt: Attempt, outcome: Outcome, verdict: Verdict) -> None:
-        self._on_run(_describe_end(attempt, outcome, verdict, self._queue_of(attempt)))
-
-    def _queue_of(self, attempt: Attempt) -> str:
-        return self.job_store.keys.queue_name(attempt.queue_name)
 
 
 def _describe_end(attempt: Attempt, outcome: Outcome, verdict: Verdict, queue: str) -> JobRun:
