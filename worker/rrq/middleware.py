@@ -1,4 +1,4 @@
-"""Middleware: what an application wraps around all its handlers, as the layers of an onion.
+"""Middleware: async functions that an application wraps around all its handlers.
 
 ::
 
@@ -10,10 +10,10 @@
 
     settings = RRQSettings(middleware=[timing])
 
-The first in the list is the outermost. A layer may change the result, swallow an exception, raise one of its own
-(``RetryJob`` included), call the rest again or not at all; whatever leaves the outermost layer is the outcome of
-the attempt. The timeout of the job covers all layers, and a cancellation passes through them. When a handler
-is called, and in which thread, is decided in ``engine/outcomes.py``.
+The first in the list is the outermost. A layer may change the result, catch an exception, raise one of its own
+(``RetryJob`` included), call the rest again or not at all; what the outermost layer returns or raises is the outcome of
+the attempt. The timeout of the job covers all layers, and a cancellation passes through them. ``engine/executor.py``
+calls the handler, in a thread if it needs one.
 """
 
 import functools
@@ -25,20 +25,20 @@ from rrq.registry import is_async_handler
 __all__ = ["CallNext", "Middleware", "check_middleware", "run_through"]
 
 CallNext = Callable[[], Awaitable[Any]]
-#: Called with the ``JobContext`` that the handler gets, this very object: what a layer puts in, the handler finds. Not
-#: named here, because the context knows the store, the store the settings, and the settings these.
+#: Called with the ``JobContext`` that the handler gets, the same object: what a layer puts in, the handler finds. ``Any``,
+#: because the module of the context imports the store, the store the settings, and the settings this module.
 Middleware = Callable[[Any, CallNext], Awaitable[Any]]
 
 
 def check_middleware(layer: Middleware) -> Middleware:
-    """Return the layer; ValueError when it is not a coroutine function, which would fail with every job."""
+    """Return the layer; ValueError when it is not a coroutine function, because it would fail with every job."""
     if not is_async_handler(layer):
-        raise ValueError(f"Middleware must be an async function, and {layer!r} is none. Write 'async def'.")
+        raise ValueError(f"Middleware must be an async function, and {layer!r} is not. Write 'async def'.")
     return layer
 
 
 async def run_through(layers: Sequence[Middleware], context: Any, call: CallNext) -> Any:
-    """Return what comes out of the layers around ``call``."""
+    """Return what the outermost layer around ``call`` returns."""
     for layer in reversed(layers):
         call = functools.partial(layer, context, call)
     return await call()

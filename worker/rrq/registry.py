@@ -1,7 +1,7 @@
 """Which function runs a job: names to handlers, as the application registered them.
 
-No global state: each worker gets the registry of its settings. Calling the handler, with its
-timeout and its thread if it needs one, is the worker's part.
+No global state: each worker gets the registry of its settings. ``engine/executor.py`` calls the handler, with its
+timeout and its thread if it needs one.
 """
 
 import functools
@@ -16,10 +16,10 @@ Handler = Callable[..., Any]
 
 
 def is_async_handler(handler: Handler) -> bool:
-    """Tell whether calling ``handler`` gives a coroutine at once, so that it needs no thread.
+    """Whether a call of ``handler`` returns a coroutine at once, so that it needs no thread.
 
-    Sees through ``functools.partial`` and objects with an async ``__call__``. False for a plain
-    function that merely returns an awaitable: only calling it would tell, and its body may block.
+    Looks into ``functools.partial`` and at objects with an async ``__call__``. False for a plain function that returns
+    an awaitable: only a call would show that, and its body may block.
     """
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -32,13 +32,13 @@ def is_async_handler(handler: Handler) -> bool:
 class JobRegistry:
     """The handlers of one application.
 
-    Deliberately without ``__len__``: an empty registry must stay truthy, because callers write
-    ``if not settings.job_registry`` to ask whether there is one.
+    Without ``__len__``, so that an empty registry is truthy: callers write ``if not settings.job_registry`` to learn
+    whether there is one.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
-        # Inspecting costs microseconds, a registered handler never changes: ask once.
+        # Inspecting costs microseconds and a registered handler never changes: once is enough.
         self._async_names: set[str] = set()
 
     def register(self, name: str, handler: Handler, replace: bool = False) -> None:
@@ -70,7 +70,7 @@ class JobRegistry:
             self._async_names.discard(name)
 
     def unregister(self, name: str) -> None:
-        """Forget the handler; an unknown name is fine, so that clean-up can run twice."""
+        """Remove the handler; an unknown name is no error, so that clean-up can run twice."""
         self._handlers.pop(name, None)
         self._async_names.discard(name)
 
@@ -78,7 +78,7 @@ class JobRegistry:
         return self._handlers.get(name)
 
     def is_async(self, name: str) -> bool:
-        """Tell whether the handler of this name is a coroutine function; false when unknown."""
+        """Whether the handler of this name is a coroutine function; false when the name is unknown."""
         return name in self._async_names
 
     def get_registered_functions(self) -> list[str]:

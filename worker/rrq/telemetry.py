@@ -1,7 +1,7 @@
-"""What a tracer is told about jobs, whichever tracer it is. Without one, nothing is.
+"""The interface of tracers: what RRQ tells them about enqueues and attempts.
 
 ``configure()`` takes an object of a class derived from ``Telemetry``; ``rrq.integrations`` has those
-for OpenTelemetry, Logfire and Datadog. When spans begin and end is decided by ``tracing.py``.
+for OpenTelemetry, Logfire and Datadog. ``tracing.py`` decides when spans begin and end.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class EnqueueSpan:
         """The call is over: these jobs were queued, or ``error`` is why none is known to be."""
 
     def discard(self) -> None:
-        """The call came to nothing worth telling, such as a cron tick that another worker fired."""
+        """Record nothing: the call had no effect, such as for a cron tick that another worker fired."""
 
 
 class JobSpan:
@@ -58,7 +58,7 @@ class JobSpan:
 
 
 class Telemetry:
-    """Makes the spans. This one is what there is by default: off."""
+    """Makes the spans. This one is the default, which makes none that record anything."""
 
     #: Looked at once per enqueue and once per job; False skips everything else.
     enabled: bool = False
@@ -78,13 +78,13 @@ active: Telemetry = _OFF
 
 
 def configure(telemetry: Telemetry) -> None:
-    """Tell ``telemetry`` of every enqueue and every attempt in this process from now on."""
+    """Trace every enqueue and every attempt in this process with ``telemetry`` from now on."""
     global active
     active = telemetry
 
 
 def disable() -> None:
-    """Trace nothing any more. Attempts under way still end their spans."""
+    """Stop tracing. Attempts under way still end their spans."""
     configure(_OFF)
 
 

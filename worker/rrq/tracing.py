@@ -1,7 +1,7 @@
-"""Where client and worker meet the tracer of the process; used only while one is configured.
+"""Calls the tracer of the process for client and worker; used only while one is configured.
 
-A tracer is foreign code in the path of every job: whatever it raises is logged here and costs a span,
-never a job.
+A tracer is foreign code in the path of every job: an error that it raises is logged here and costs a span, never a
+job.
 """
 
 import json
@@ -47,7 +47,7 @@ class EnqueueTrace:
 class JobTraces(dict[int, JobSpan]):
     """The spans of the attempts that a worker runs, by the identity of their job object.
 
-    A dictionary itself, so that asking whether there is any costs next to nothing.
+    A dictionary itself, so that it costs next to nothing to check whether there is any.
     """
 
     def start(self, job: Job, queue_name: str, worker_id: str) -> None:
@@ -60,13 +60,13 @@ class JobTraces(dict[int, JobSpan]):
         """Record how the attempt ended. The first end counts."""
         span = self.get(id(job))
         if span is not None:
-            # What the handler raised is being handled right now, some calls further up; overridden
-            # methods on the way need not hand it on.
+            # An except clause some calls further up is handling what the handler raised; overridden methods on the
+            # way need not pass it on.
             error = sys.exc_info()[1] if kind in _FAILURES else None
             _quietly(span.end, kind.value, error, message)
 
     def leave(self, job: Job) -> None:
-        """The task of the attempt is over. One that reported nothing had lost its job."""
+        """End the span when the task of the attempt is over. An attempt without a report had lost its job."""
         span = self.pop(id(job), None)
         if span is not None:
             _quietly(span.end, "lost")
@@ -82,7 +82,7 @@ class JobTraces(dict[int, JobSpan]):
 def _quietly(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
-    # The border to foreign code; see the top.
+    # Foreign code runs here; see the top.
     except Exception:
         logger.exception("telemetry failed", extra={"resource": getattr(call, "__qualname__", repr(call))})
         return None

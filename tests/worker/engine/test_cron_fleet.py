@@ -1,4 +1,4 @@
-"""Cron entries in a fleet: each tick becomes one job, whoever is first, by the clock of Redis."""
+"""Cron entries in a fleet: each tick becomes one job, by the clock of Redis."""
 
 import asyncio
 import logging
@@ -102,7 +102,7 @@ async def test_entries_that_differ_are_independent(settings: RRQSettings, store:
     await fleet.close()
 
 
-async def test_the_same_entry_spelled_differently_is_one_entry(
+async def test_the_same_entry_written_differently_is_one_entry(
     settings: RRQSettings, store: JobStore
 ) -> None:
     fleet = Fleet(settings, 2)
@@ -143,7 +143,7 @@ async def test_a_fleet_that_restarts_fires_a_recent_tick_that_it_missed_once(
         assert len(await queued_jobs(store)) == fired
 
 
-async def test_the_first_deployment_of_an_entry_makes_up_for_nothing(
+async def test_the_first_deployment_of_an_entry_fires_no_earlier_tick(
     settings: RRQSettings, store: JobStore
 ) -> None:
     deployed = past_tick(3)
@@ -158,9 +158,7 @@ async def test_the_first_deployment_of_an_entry_makes_up_for_nothing(
     assert await queued_jobs(store) == []
 
 
-async def test_a_tick_that_nobody_saw_since_the_first_sight_is_made_up_for(
-    settings: RRQSettings, store: JobStore
-) -> None:
+async def test_a_tick_that_every_process_missed_is_fired_late(settings: RRQSettings, store: JobStore) -> None:
     fleet = Fleet(settings, 3, {})
     await store.note_cron_entries([fleet.workers[0].client.identify_cron(entry())], past_tick(4))
 

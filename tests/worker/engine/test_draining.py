@@ -1,4 +1,4 @@
-"""A worker that is told to stop while Redis is away: what its handlers have produced is in hand until the time is up."""
+"""A worker that drains while Redis is away: it keeps the outcomes of its handlers until the grace period ends."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_the_grace_period_begins_with_the_signal_and_not_when_redis_has_an
     task: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(600))
     worker._running_tasks.add(task)
     worker.drain()
-    settings.worker_shutdown_grace_period_seconds = 600  # for whoever looks only now
+    settings.worker_shutdown_grace_period_seconds = 600  # too late to count
     await asyncio.wait_for(worker._drain_tasks(), 10)
     assert task.cancelled()
     worker._running_tasks.clear()

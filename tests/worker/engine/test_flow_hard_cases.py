@@ -62,7 +62,7 @@ async def look_now(store: JobStore, scope: str = "f:greet") -> None:
 # Rates, and clocks that jump
 
 
-async def test_a_slow_bucket_is_not_filled_by_being_forgotten(store: JobStore, worker: SteppedWorker) -> None:
+async def test_an_expired_key_does_not_fill_a_slow_bucket(store: JobStore, worker: SteppedWorker) -> None:
     await store.set_limit(GREET, Limit(rate=0.1, per_seconds=1, burst=10))
     await enqueue(store, *(f"job-{number}" for number in range(12)))
     assert len(await worker.take(20)) == 10
@@ -88,7 +88,9 @@ async def test_a_clock_set_back_does_not_stop_a_rate_for_as_long(
     assert ids(await worker.take(10)) == ["3", "4"]
 
 
-async def test_a_rate_that_gets_a_burst_is_no_foreign_value(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_burst_added_to_a_rate_leaves_no_unreadable_key(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     for limit in (Limit(rate=5, per_seconds=60), Limit(rate=5, per_seconds=60, burst=5)) * 2:
         await store.set_limit(GREET, limit)
         await enqueue(store, "1", is_chosen_id=1)
@@ -96,7 +98,7 @@ async def test_a_rate_that_gets_a_burst_is_no_foreign_value(store: JobStore, wor
     assert not [key for key in await ask(store, "KEYS", "*") if b"unreadable" in key]
 
 
-async def test_a_bucket_that_a_foreign_hand_wrote_stops_no_claim(
+async def test_a_bucket_with_an_unreadable_value_stops_no_claim(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await store.set_limit(GREET, Limit(rate=1, per_seconds=60, burst=1))
@@ -107,7 +109,7 @@ async def test_a_bucket_that_a_foreign_hand_wrote_stops_no_claim(
         await worker.take(10)
 
 
-async def test_a_limit_that_makes_no_sense_stops_no_claim(store: JobStore, worker: SteppedWorker) -> None:
+async def test_an_invalid_limit_stops_no_claim(store: JobStore, worker: SteppedWorker) -> None:
     for limit in (
         '{"rate": 1, "per_seconds": 0, "burst": 1}',
         '{"rate": 1, "per_seconds": 4e15}',
@@ -126,10 +128,10 @@ async def test_a_limit_that_makes_no_sense_stops_no_claim(store: JobStore, worke
         await store.admit_jobs(["default"])
 
 
-# Nobody waits for what somebody else may not do
+# Blocked jobs delay no other job
 
 
-async def test_jobs_let_into_a_queue_that_stands_still_hold_up_no_other_queue(store: JobStore) -> None:
+async def test_jobs_unblocked_into_a_paused_queue_delay_no_other_queue(store: JobStore) -> None:
     worker = await start_worker(store, queues=("x", "y"))
     await store.set_limit(GREET, Limit(concurrency=1))
     await enqueue(store, "y1", queue_name="y")
@@ -143,7 +145,7 @@ async def test_jobs_let_into_a_queue_that_stands_still_hold_up_no_other_queue(st
     assert ids(await worker.take(10)) == ["y2"]
 
 
-async def test_shares_are_not_the_end_of_a_claim_that_parks_very_many(store: JobStore) -> None:
+async def test_a_claim_that_blocks_very_many_jobs_reports_more_due(store: JobStore) -> None:
     worker = await start_worker(store, queues=("a", "b"), weights=(1, 1))
     await enqueue(store, "later", queue_name="a", due="+60000")
     await store.set_pause(GREET, "paused")
@@ -163,7 +165,7 @@ async def _commands(store: JobStore) -> int:
     return sum(entry["calls"] for entry in stats.values())
 
 
-async def test_one_claim_lets_only_so_many_in_from_all_scopes_together(
+async def test_one_claim_unblocks_a_bounded_number_of_jobs_from_all_scopes(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await store.set_limit(GREET, Limit(key="tenant", per_key=0))
@@ -184,10 +186,10 @@ async def test_one_claim_lets_only_so_many_in_from_all_scopes_together(
     assert taken == 2_000
 
 
-# What a foreign hand has written
+# Values that another program has written
 
 
-async def test_an_outcome_is_stored_whatever_the_list_of_parked_scopes_is(
+async def test_an_outcome_is_stored_whatever_the_list_of_blocked_scopes_contains(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await store.set_limit(GREET, Limit(concurrency=1))
@@ -199,7 +201,7 @@ async def test_an_outcome_is_stored_whatever_the_list_of_parked_scopes_is(
 
 
 @pytest.mark.parametrize("name", ["slots", "next", "attempts", "batch_id", "boost_ms", "parked_in"])
-async def test_a_field_that_a_foreign_hand_wrote_stops_no_outcome(
+async def test_an_unreadable_field_stops_no_outcome(
     store: JobStore, worker: SteppedWorker, name: str
 ) -> None:
     texts = ("[{}]", "[[1]]", "[null]", '{"a": 1}', "{", "5", "[1e999]")
@@ -211,9 +213,7 @@ async def test_a_field_that_a_foreign_hand_wrote_stops_no_outcome(
         assert await worker.in_hand() == set()
 
 
-async def test_a_chain_that_makes_no_sense_ends_without_an_error(
-    store: JobStore, worker: SteppedWorker
-) -> None:
+async def test_an_unreadable_chain_ends_without_an_error(store: JobStore, worker: SteppedWorker) -> None:
     for chain in (
         "[[]]",
         '[["id"]]',
@@ -231,7 +231,7 @@ async def test_a_chain_that_makes_no_sense_ends_without_an_error(
         assert (await job_fields(store, "1"))["status"] == "COMPLETED"
 
 
-async def test_options_that_make_no_sense_leave_no_batch_half_stored(store: JobStore) -> None:
+async def test_unreadable_options_leave_no_batch_half_stored(store: JobStore) -> None:
     for options in (
         "{",
         "null",
@@ -253,7 +253,9 @@ async def test_options_that_make_no_sense_leave_no_batch_half_stored(store: JobS
         assert await ask(store, "KEYS", "*") == [], options
 
 
-async def test_a_key_that_is_no_text_is_refused_with_words(store: JobStore, client: RRQClient) -> None:
+async def test_a_key_that_is_not_text_is_refused_with_an_explanation(
+    store: JobStore, client: RRQClient
+) -> None:
     values: tuple[Any, ...] = ("\ud800", True, {})
     for name, value in product(("_limit_key", "_idempotency_key", "_debounce_key"), values):
         with pytest.raises(InvalidJob, match=r"surrogate|are text"):
@@ -331,7 +333,9 @@ async def test_a_follow_up_is_not_lost_where_no_queue_is_one(
 # Two places
 
 
-async def test_a_parked_life_of_a_dead_letter_is_not_requeued(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_dead_letter_whose_id_is_blocked_again_is_not_requeued(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     await enqueue(store, "1")
     await worker.finish(dead(await worker.take_one()))
     await store.set_pause(GREET, "paused")
@@ -349,7 +353,7 @@ async def enqueue_as_engines_without_tokens_do(store: JobStore, job_id: str, que
     await ask(store, "ZADD", store.keys.queue_key(queue), await now_ms(store), job_id)
 
 
-async def test_a_parked_id_that_an_old_producer_uses_again_runs_once(store: JobStore) -> None:
+async def test_a_blocked_id_that_a_0_7_producer_uses_again_runs_once(store: JobStore) -> None:
     worker = await start_worker(store, queues=("default", "other"))
     await store.set_pause(GREET, "paused")
     await enqueue(store, "1")
@@ -364,7 +368,7 @@ async def test_a_parked_id_that_an_old_producer_uses_again_runs_once(store: JobS
 
 
 @pytest.mark.parametrize("outcome", [done, back])
-async def test_a_running_id_that_an_old_producer_uses_again_is_not_ended_while_it_is_parked(
+async def test_a_running_id_that_a_0_7_producer_uses_again_is_not_ended_while_it_is_blocked(
     store: JobStore, worker: SteppedWorker, outcome: Callable[[ClaimedJob], Outcome]
 ) -> None:
     await enqueue(store, "1")
@@ -388,7 +392,7 @@ async def test_a_priority_does_not_make_a_job_old_enough_to_be_cancelled(
     assert await is_queued(store, "fresh")
 
 
-async def test_a_retry_is_as_old_as_it_is(store: JobStore, client: RRQClient, worker: SteppedWorker) -> None:
+async def test_a_retry_keeps_its_age(store: JobStore, client: RRQClient, worker: SteppedWorker) -> None:
     await client.enqueue("greet", _job_id="1", _priority=9)
     await worker.finish(retry(await worker.take_one()))
     await ask(store, "ZADD", store.keys.queue_key("default"), await now_ms(store) - 60_000, "1")
@@ -397,7 +401,7 @@ async def test_a_retry_is_as_old_as_it_is(store: JobStore, client: RRQClient, wo
     assert seen.oldest_due_age_seconds > 59
 
 
-async def test_a_retry_without_tokens_gives_its_slot_back(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_retry_by_the_method_of_0_7_frees_its_slot(store: JobStore, worker: SteppedWorker) -> None:
     await store.set_limit(GREET, Limit(concurrency=1))
     await enqueue(store, "1", "2")
     await worker.take(10)
@@ -424,7 +428,7 @@ async def test_an_idempotent_job_is_remembered_for_its_whole_window(
 # A Redis that forgets
 
 
-async def test_parked_jobs_are_found_although_the_list_of_scopes_is_lost(
+async def test_blocked_jobs_are_found_when_the_list_of_scopes_is_lost(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await enqueue(store, "1", "2")
@@ -444,7 +448,7 @@ async def full_store(store: JobStore) -> AsyncIterator[JobStore]:
     await ask(store, "CONFIG", "SET", "maxmemory", 0)
 
 
-async def test_a_full_redis_can_be_paused_and_looked_at(full_store: JobStore, client: RRQClient) -> None:
+async def test_a_full_redis_can_be_paused_and_inspected(full_store: JobStore, client: RRQClient) -> None:
     store, worker = full_store, await start_worker(full_store)
     await enqueue(store, "1", "2", "3")
     batch = await client.enqueue_batch([JobRequest("other", queue_name="other")])

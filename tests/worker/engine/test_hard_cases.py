@@ -73,7 +73,7 @@ class RefusesOne(JobStore):
         return await super().finish_jobs(worker_id, outcomes)
 
 
-async def test_an_outcome_that_redis_cannot_take_spoils_no_other(
+async def test_an_outcome_that_redis_refuses_does_not_stop_the_others(
     client: RRQClient, settings: RRQSettings
 ) -> None:
     registry = JobRegistry()
@@ -131,7 +131,7 @@ def test_settings_of_a_server_that_lose_jobs_are_named(facts: ServerFacts, words
     assert (words in risks[0]) if words else (risks == [])
 
 
-async def test_a_beat_that_counts_too_few_jobs_in_hand_has_them_noted_again_at_once(
+async def test_a_heartbeat_that_counts_too_few_jobs_in_hand_makes_the_worker_reconcile_at_once(
     client: RRQClient, settings: RRQSettings
 ) -> None:
     settings.worker_lease_seconds = 90.0  # a second beat, which would notice too, is half a minute away

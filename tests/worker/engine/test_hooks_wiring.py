@@ -113,7 +113,7 @@ def registry() -> JobRegistry:
     return registry
 
 
-async def test_a_producer_tells_of_each_job(hooked: RRQSettings, events: list[tuple[Any, ...]]) -> None:
+async def test_hooks_learn_of_each_enqueued_job(hooked: RRQSettings, events: list[tuple[Any, ...]]) -> None:
     async with aclosing(RRQClient(hooked)) as client:
         with pytest.raises(TypeError):
             await client.enqueue("work", object())
@@ -129,7 +129,7 @@ async def test_a_producer_tells_of_each_job(hooked: RRQSettings, events: list[tu
         assert kinds(events) == ["enqueued"] * 5
 
 
-async def test_a_worker_tells_of_its_life_and_of_each_success(
+async def test_hooks_learn_of_start_stop_and_each_success(
     hooked: RRQSettings, events: list[tuple[Any, ...]], client: RRQClient, registry: JobRegistry
 ) -> None:
     job = await client.enqueue("work")
@@ -146,7 +146,7 @@ async def test_a_worker_tells_of_its_life_and_of_each_success(
     ]
 
 
-async def test_a_worker_tells_of_retries_of_the_end_and_of_its_heartbeats(
+async def test_hooks_learn_of_retries_failures_and_heartbeats(
     hooked: RRQSettings, events: list[tuple[Any, ...]], client: RRQClient, registry: JobRegistry
 ) -> None:
     hooked.base_retry_delay_seconds = 0.01
@@ -168,7 +168,7 @@ async def test_a_worker_tells_of_retries_of_the_end_and_of_its_heartbeats(
     assert next(event[1] for event in events if event[0] == "heartbeat") == worker.worker_id
 
 
-async def test_jobs_enqueued_by_a_handler_are_told_of(
+async def test_hooks_learn_of_jobs_that_a_handler_enqueues(
     hooked: RRQSettings, events: list[tuple[Any, ...]], client: RRQClient, registry: JobRegistry
 ) -> None:
     async def parent(context: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ async def test_jobs_enqueued_by_a_handler_are_told_of(
     assert ("enqueued", "child") in events
 
 
-async def test_broken_hooks_cost_no_job(
+async def test_a_broken_hook_fails_no_job(
     settings: RRQSettings, events: list[tuple[Any, ...]], registry: JobRegistry
 ) -> None:
     settings.event_handlers = [f"{MODULE}.Raising", f"{MODULE}.NotThere", f"{MODULE}.Recorder"]

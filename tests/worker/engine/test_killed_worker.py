@@ -17,8 +17,8 @@ from worker_process import WorkerProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
-# By the default lease of 15 s jobs are due again 20 s after a kill, 35 s where nobody is left to beat; these are a
-# fifth of that, and some more for a machine on which nobody gets to run at once.
+# By the default lease of 15 s jobs are due again 20 s after a kill, 35 s where no worker is left to send heartbeats; these are a
+# fifth of that, and some more for a busy machine.
 SHORT_LEASE = {"worker_lease_seconds": 3.0}
 BESIDE_ANOTHER_SECONDS, ALONE_SECONDS, BUSY_MACHINE_SECONDS = 4.0, 7.0, 15.0
 
@@ -81,7 +81,7 @@ async def test_jobs_of_a_killed_worker_are_due_soon_after_its_lease_while_anothe
 
 
 @pytest.mark.slow
-async def test_jobs_of_a_lone_killed_worker_are_due_soon_after_its_successor_has_begun(
+async def test_jobs_of_a_lone_killed_worker_are_due_soon_after_the_next_one_starts(
     client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
     with WorkerProcess(redis_dsn, ledger, **SHORT_LEASE) as victim:
@@ -134,7 +134,7 @@ async def test_no_job_is_lost_or_finished_twice_when_workers_are_killed_in_the_m
 
 
 @pytest.mark.slow
-async def test_a_worker_stopped_past_its_lease_loses_its_jobs_and_its_late_results(
+async def test_a_worker_suspended_past_its_lease_loses_its_jobs_and_its_late_results(
     client: RRQClient, redis_dsn: str, ledger: Ledger, gate: Path
 ) -> None:
     quick = {"worker_lease_seconds": 1.5, "worker_concurrency": 4}
@@ -173,7 +173,7 @@ async def test_a_resumed_worker_that_claims_its_own_job_again_cannot_store_the_o
         await started(ledger, 1)
         lone.signal(signal.SIGSTOP)
         gate.touch()
-        # Somebody who only sweeps: the job goes back to the queue and nobody takes it.
+        # Only a reap: the job goes back to the queue and no other worker claims it.
         settings = RRQSettings(redis_dsn=redis_dsn, worker_lease_seconds=1.5)
         sweeper = RRQClient(settings)
 

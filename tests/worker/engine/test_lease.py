@@ -31,7 +31,9 @@ async def health_of(store: JobStore, worker: RRQWorker) -> dict[str, Any] | None
     return record
 
 
-async def test_the_health_record_tells_who_does_what(settings: RRQSettings, store: JobStore) -> None:
+async def test_the_health_record_describes_the_worker_and_its_work(
+    settings: RRQSettings, store: JobStore
+) -> None:
     settings.worker_concurrency = 7
     worker = RRQWorker(settings, JobRegistry(), queues=["emails", "rrq:queue:slow"])
     async with running(worker):
@@ -106,7 +108,9 @@ async def test_a_lone_worker_that_renews_as_rarely_as_it_may_recovers_jobs(
         await asyncio.wait_for(ran.wait(), 20)
 
 
-async def test_the_registries_and_the_event_stream_are_fed(settings: RRQSettings, store: JobStore) -> None:
+async def test_a_heartbeat_feeds_the_registries_and_the_event_stream(
+    settings: RRQSettings, store: JobStore
+) -> None:
     worker = RRQWorker(settings, JobRegistry(), queues=["emails", "slow"])
     async with running(worker):
         await eventually(lambda: health_of(store, worker))
@@ -122,7 +126,7 @@ async def test_the_registries_and_the_event_stream_are_fed(settings: RRQSettings
         assert float(fields[b"timestamp"]) == pytest.approx(time.time(), abs=10)
 
 
-async def test_a_clean_stop_leaves_no_sign_of_the_worker(settings: RRQSettings, store: JobStore) -> None:
+async def test_a_graceful_stop_removes_all_keys_of_the_worker(settings: RRQSettings, store: JobStore) -> None:
     worker = RRQWorker(settings, JobRegistry())
     async with running(worker):
         await eventually(lambda: health_of(store, worker))
@@ -163,7 +167,7 @@ async def test_the_record_stays_while_the_worker_drains(
     assert await health_of(store, worker) is None
 
 
-async def test_the_lease_is_there_before_the_first_claim(settings: RRQSettings) -> None:
+async def test_the_worker_registers_its_lease_before_the_first_claim(settings: RRQSettings) -> None:
     seen: list[tuple[bool, bool]] = []
 
     class Watching(JobStore):

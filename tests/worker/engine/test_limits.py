@@ -1,4 +1,4 @@
-"""Limits: what may not start now is parked, and comes back when somebody ends; a crash never leaks a slot."""
+"""Limits: a job that may not start is blocked until a running one ends; a crash never leaks a slot."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ async def slots(store: JobStore, scope: str = "f:greet") -> int:
 # Concurrency
 
 
-async def test_a_slot_without_an_active_entry_holds_nobody_up(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_slot_without_an_active_entry_blocks_no_job(store: JobStore, worker: SteppedWorker) -> None:
     await store.set_limit(GREET, Limit(concurrency=1))
-    await ask(store, "SADD", store.keys.slots_key("f:greet"), "a job nobody runs")
+    await ask(store, "SADD", store.keys.slots_key("f:greet"), "a job that does not run")
     await enqueue(store, "1")
     assert ids(await worker.take(10)) == ["1"]
     assert await slots(store) == 1
 
 
-async def test_parked_jobs_cost_a_claim_nothing(store: JobStore, worker: SteppedWorker) -> None:
+async def test_blocked_jobs_do_not_slow_a_claim(store: JobStore, worker: SteppedWorker) -> None:
     await store.set_limit(GREET, Limit(concurrency=0))
     for start in range(0, 1500, 500):
         await enqueue(store, *(f"blocked-{number}" for number in range(start, start + 500)))
@@ -101,7 +101,7 @@ async def test_the_argument_of_a_key_may_have_any_name(
 
 
 @pytest.mark.parametrize("arguments", ["[" * 2000, '[{"deep": 1}]', '["\\ud800"]'])
-async def test_jobs_whose_key_cannot_be_read_share_one(
+async def test_jobs_whose_limit_key_cannot_be_read_share_one_limit(
     store: JobStore, worker: SteppedWorker, arguments: str
 ) -> None:
     await store.set_limit(GREET, Limit(key="tenant", key_position=0, per_key=1))
@@ -112,7 +112,9 @@ async def test_jobs_whose_key_cannot_be_read_share_one(
 # Rates
 
 
-async def test_no_more_start_in_a_window_than_the_rate_allows(store: JobStore, worker: SteppedWorker) -> None:
+async def test_no_more_jobs_start_in_a_window_than_the_rate_allows(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     await store.set_limit(GREET, Limit(rate=2, per_seconds=60))
     await enqueue(store, *"12345")
     claim = await worker.claim(10)
@@ -141,7 +143,7 @@ async def test_a_bucket_gives_its_burst_and_then_fills_evenly(store: JobStore, w
     assert ids(await worker.take(10)) == ["4", "5"]
 
 
-async def test_a_start_from_before_the_clock_was_set_back_is_kept_as_long_as_it_counts(
+async def test_a_start_before_the_clock_was_set_back_counts_until_its_window_ends(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await store.set_limit(GREET, Limit(rate=2, per_seconds=60))
@@ -170,7 +172,7 @@ async def test_a_queue_may_have_a_rate(store: JobStore, worker: SteppedWorker) -
 # Without workers
 
 
-async def test_jobs_that_may_not_run_ask_for_no_pod(store: JobStore) -> None:
+async def test_blocked_jobs_do_not_scale_a_pool_up(store: JobStore) -> None:
     await store.set_limit(GREET, Limit(concurrency=5))
     await enqueue(store, *(f"job-{number}" for number in range(400)))
     assert await store.admit_jobs(["default"]) == Admission(395, 0)
@@ -203,9 +205,7 @@ async def test_rated_jobs_become_due_without_any_worker(store: JobStore) -> None
 # What applications declare
 
 
-async def test_declared_limits_hold_and_go_with_their_declaration(
-    store: JobStore, worker: SteppedWorker
-) -> None:
+async def test_declared_limits_end_with_their_declaration(store: JobStore, worker: SteppedWorker) -> None:
     assert await store.publish_limits("shop", {GREET: Limit(concurrency=1)}) == 1
     assert await store.publish_limits("shop", {GREET: Limit(concurrency=1)}) == 0
     await enqueue(store, "1", "2", "3")
@@ -215,7 +215,9 @@ async def test_declared_limits_hold_and_go_with_their_declaration(
     assert ids(await worker.take(10)) == ["2", "3"]
 
 
-async def test_what_people_set_wins_over_what_is_declared(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_limit_that_a_person_set_overrides_the_declared_one(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     await store.publish_limits("shop", {GREET: Limit(concurrency=3)})
     await store.set_limit(GREET, Limit(concurrency=1), "ada")
     await enqueue(store, *"1234")
@@ -241,7 +243,7 @@ async def test_what_people_set_wins_over_what_is_declared(store: JobStore, worke
         ("queue:default", Limit(per_key=1), "cannot be per key"),
     ],
 )
-async def test_a_limit_that_makes_no_sense_is_refused_with_words(
+async def test_an_invalid_limit_is_refused_with_an_explanation(
     store: JobStore, target: str, limit: Limit, complaint: str
 ) -> None:
     with pytest.raises(InvalidLimit, match=complaint):
@@ -250,7 +252,7 @@ async def test_a_limit_that_makes_no_sense_is_refused_with_words(
 
 
 @pytest.mark.parametrize("garbage", ["{", "[]", '{"concurrency": "many"}', '{"rate": -5}'])
-async def test_a_limit_that_a_foreign_hand_wrote_binds_nobody(
+async def test_an_unreadable_limit_limits_no_job(
     store: JobStore, worker: SteppedWorker, garbage: str
 ) -> None:
     await ask(store, "HSET", store.keys.limits, GREET, garbage)
@@ -263,12 +265,12 @@ async def test_a_limit_that_a_foreign_hand_wrote_binds_nobody(
 
 
 @pytest.mark.slow
-async def test_a_limit_holds_through_kill_9_and_no_slot_is_lost(
+async def test_a_limit_survives_kill_9_and_no_slot_is_lost(
     client: RRQClient, redis_dsn: str, tmp_path: Path
 ) -> None:
     store, ledger, most = client.job_store, Ledger(tmp_path / "ledger"), 3
     await store.set_limit("function:note", Limit(concurrency=most))
-    # Too long a lease to end by itself: a process that stands still for a while goes on with jobs that nobody took over.
+    # Too long a lease to end by itself: a process that stands still for a while keeps its jobs.
     options = {
         "worker_concurrency": 10,
         "worker_lease_seconds": 30.0,

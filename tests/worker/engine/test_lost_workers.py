@@ -1,4 +1,4 @@
-"""A job that takes its worker along leaves nobody to report it: losses for no known reason are counted."""
+"""A job that ends its worker leaves no worker to report it: losses for no known reason are counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 async def lose(store: JobStore, *workers: SteppedWorker) -> None:
-    """Let workers fall silent until somebody sweeps."""
+    """Let the leases of workers end, and reap them."""
     for worker in workers:
         await end_lease(store, worker.worker_id)
     await let_the_fleet_beat(store)
@@ -85,7 +85,7 @@ async def test_job_that_loses_its_worker_too_often_runs_alone_and_is_dead_letter
     ]
 
 
-async def test_suspect_that_is_lost_in_company_is_not_dead_lettered(store: JobStore) -> None:
+async def test_suspect_that_is_lost_together_with_other_jobs_is_not_dead_lettered(store: JobStore) -> None:
     store.settings.worker_lost_limit = 1
     await enqueue(store, "1", "2")
     for number in range(4):
@@ -99,7 +99,7 @@ async def test_suspect_that_is_lost_in_company_is_not_dead_lettered(store: JobSt
     assert await losses_of(store, "1") == 4
 
 
-async def test_attempt_that_fails_by_itself_starts_the_count_anew(store: JobStore) -> None:
+async def test_attempt_that_fails_by_itself_restarts_the_count(store: JobStore) -> None:
     store.settings.worker_lost_limit = 2
     await enqueue(store, "1")
     await lose_times(store, 2)
@@ -109,7 +109,7 @@ async def test_attempt_that_fails_by_itself_starts_the_count_anew(store: JobStor
     assert not {"losses", "loss_history", "suspect"} & set(fields)
 
 
-async def test_losses_of_an_earlier_life_do_not_count(store: JobStore) -> None:
+async def test_losses_of_an_earlier_job_of_the_id_do_not_count(store: JobStore) -> None:
     await enqueue(store, "nightly")
     await lose_times(store, 2)
     assert await losses_of(store, "nightly") == 2
@@ -119,7 +119,7 @@ async def test_losses_of_an_earlier_life_do_not_count(store: JobStore) -> None:
     assert await losses_of(store, "nightly") == 1
 
 
-async def test_worker_is_judged_by_its_own_settings_whoever_reaps_it(store: JobStore) -> None:
+async def test_limits_of_blame_are_those_of_the_lost_worker_and_not_of_the_reaper(store: JobStore) -> None:
     theirs = {"worker_lost_limit": 1, "default_dlq_name": "shop", "default_dlq_result_ttl_seconds": 60}
     ours = {name: getattr(store.settings, name) for name in theirs}
 
@@ -139,7 +139,7 @@ async def test_worker_is_judged_by_its_own_settings_whoever_reaps_it(store: JobS
     assert 0 < await ask(store, "TTL", store.keys.job_key("killer")) <= 60
 
 
-async def test_crash_suspect_stays_one_when_an_attempt_fails_by_itself(store: JobStore) -> None:
+async def test_crash_suspect_stays_a_suspect_when_an_attempt_fails_by_itself(store: JobStore) -> None:
     await enqueue(store, "1")
     worker = await start_worker(store)
     await worker.take_one()
@@ -164,8 +164,8 @@ async def test_job_that_kills_a_worker_of_a_fixed_id_each_time_is_dead_lettered(
     assert await dead_letters(store) == ["killer"]
     assert await ask(store, "HGET", store.keys.counters, "dead") == b"1"
     minute = await now_ms(store) // 60_000
-    told = [await ask(store, "HGET", store.keys.stats_key(at), "|dead") for at in (minute - 1, minute)]
-    assert b"1" in told
+    counts = [await ask(store, "HGET", store.keys.stats_key(at), "|dead") for at in (minute - 1, minute)]
+    assert b"1" in counts
 
 
 async def test_worker_replaced_after_an_outage_of_redis_counts_against_no_job(store: JobStore) -> None:
@@ -200,7 +200,7 @@ async def is_certified_without_blame(worker: SteppedWorker) -> None:
 
 
 async def job_comes_back(store: JobStore) -> None:
-    """Sweep until the lease has ended that holds it, by itself and not by a foreign hand."""
+    """Reap until the lease of the worker that has it has ended by itself."""
 
     async def is_back() -> bool:
         await let_the_fleet_beat(store)
@@ -225,7 +225,7 @@ async def test_worker_that_is_lost_for_a_known_reason_counts_against_no_job(
     assert await losses_of(store, "1") == 0
 
 
-async def test_renewal_takes_back_what_was_announced(store: JobStore) -> None:
+async def test_renewal_voids_an_announced_end(store: JobStore) -> None:
     store.settings.worker_lease_seconds = 0.6
     await enqueue(store, "1")
     worker = await start_worker(store)
@@ -252,7 +252,7 @@ async def test_outage_of_redis_counts_against_no_job(store: JobStore) -> None:
 # Reasons that are not
 
 
-async def test_container_that_nobody_saw_end_counts_like_a_lost_worker(store: JobStore) -> None:
+async def test_container_whose_end_was_not_observed_counts_like_a_lost_worker(store: JobStore) -> None:
     await enqueue(store, "1")
     worker = await start_worker(store)
     await worker.take_one()
@@ -278,7 +278,7 @@ async def test_history_tells_a_lost_machine_from_a_lost_worker(store: JobStore) 
         assert (loss["worker_id"], loss["other_jobs"], loss["other_workers"]) == (f"worker-{number}", 0, 2)
 
 
-async def test_what_a_foreign_hand_wrote_keeps_no_job_from_coming_back(store: JobStore) -> None:
+async def test_unreadable_values_keep_no_job_from_being_requeued(store: JobStore) -> None:
     store.settings.worker_lost_limit = 1
     await enqueue(store, "1")
     await ask(store, "HSET", "rrq:job:1", "losses", "many", "loss_history", "[1, {}")

@@ -11,7 +11,7 @@ from rrq.pod.exposition import ChildFigures, PodCollector, PodFigures
 from rrq.runtime.metrics import METRICS, Meter
 
 
-def test_what_is_taken_away_travels_as_json_and_adds_up() -> None:
+def test_taken_figures_pass_through_json_and_add_up() -> None:
     one, other, total = Meter(), Meter(), Meter()
     for meter in (one, other):
         meter.count("rrq_jobs_total", "greet", "done", by=3)
@@ -26,7 +26,7 @@ def test_what_is_taken_away_travels_as_json_and_adds_up() -> None:
     assert one.take() == {"counts": [], "series": []}
 
 
-def test_calls_to_redis_are_counted_by_what_became_of_them() -> None:
+def test_calls_to_redis_are_counted_by_result() -> None:
     meter = Meter()
     meter.on_redis_call("claim_jobs", 0.002, None)
     meter.on_redis_call("claim_jobs", 5.0, TimeoutError("late"))
@@ -69,7 +69,7 @@ def test_the_text_can_be_read_by_prometheus_and_names_every_metric() -> None:
     assert [s.labels["child"] for s in families["rrq_child_resident_memory_bytes"].samples] == ["0"]
 
 
-def test_openmetrics_is_spoken_to_those_who_ask_for_it() -> None:
+def test_a_client_that_asks_for_openmetrics_gets_it() -> None:
     content_type, text = PodCollector(Meter(), make_figures).expose(
         "application/openmetrics-text; version=1.0.0"
     )

@@ -36,7 +36,7 @@ async def run_due(app: App) -> None:
     await run_burst(app.settings, app.registry)
 
 
-async def test_layers_run_around_the_handler_the_first_one_outermost_and_share_its_context(app: App) -> None:
+async def test_layers_run_around_the_handler_first_one_outermost_and_share_its_context(app: App) -> None:
     steps: list[Any] = []
 
     @app.middleware
@@ -73,7 +73,7 @@ async def test_layers_run_around_the_handler_the_first_one_outermost_and_share_i
     ]  # fmt: skip
 
 
-async def test_an_exception_passes_through_the_layers_and_one_of_them_may_swallow_it(app: App) -> None:
+async def test_an_exception_passes_through_the_layers_and_one_of_them_may_catch_it(app: App) -> None:
     seen: list[str] = []
 
     @app.middleware
@@ -192,7 +192,7 @@ async def test_a_cancellation_and_a_drain_pass_through_the_layers(app: App) -> N
     assert await handed_back.status() is JobStatus.PENDING
 
 
-async def test_a_plain_function_that_ends_during_a_drain_gives_its_layers_the_result(app: App) -> None:
+async def test_a_plain_function_that_ends_during_a_drain_returns_its_result_to_its_layers(app: App) -> None:
     started, release = threading.Event(), threading.Event()
     app.settings.worker_shutdown_grace_period_seconds = 0
 
@@ -217,7 +217,7 @@ async def test_a_plain_function_that_ends_during_a_drain_gives_its_layers_the_re
 
 
 async def test_a_plain_function_runs_in_its_thread_with_the_context_variables_of_the_layers(app: App) -> None:
-    tenant = contextvars.ContextVar("tenant", default="nobody")
+    tenant = contextvars.ContextVar("tenant", default="none")
 
     @app.middleware
     async def set_tenant(ctx: JobContext, call_next: CallNext) -> Any:
@@ -234,7 +234,7 @@ async def test_a_plain_function_runs_in_its_thread_with_the_context_variables_of
     assert await handle.result() == ["shop", False]
 
 
-def test_a_layer_that_is_no_coroutine_function_is_refused(settings: RRQSettings) -> None:
+def test_a_layer_that_is_not_a_coroutine_function_is_refused(settings: RRQSettings) -> None:
     def plain(ctx: JobContext, call_next: CallNext) -> Any: ...
 
     with pytest.raises(ValidationError, match="Middleware must be an async function"):

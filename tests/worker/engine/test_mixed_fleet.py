@@ -463,7 +463,7 @@ async def test_a_mixed_fleet_finishes_every_job_of_both_producers(
     assert await store.redis.llen(DLQ) == 0
 
 
-async def test_a_job_that_runs_on_a_0_7_1_worker_cannot_be_told_to_end(
+async def test_a_job_that_runs_on_a_0_7_1_worker_cannot_be_cancelled(
     legacy: Legacy, client: RRQClient
 ) -> None:
     job = await client.enqueue("endless")

@@ -271,7 +271,7 @@ async def test_a_retry_goes_to_the_queue_of_the_job_not_to_the_one_it_was_taken_
 
 
 @pytest.mark.parametrize("max_retries", [0, 1])
-async def test_one_attempt_is_one_attempt(bench: Bench, max_retries: int) -> None:
+async def test_a_job_with_one_attempt_is_not_retried(bench: Bench, max_retries: int) -> None:
     async def work(context: dict[str, Any]) -> None:
         raise ValueError("bad address")
 
@@ -382,7 +382,7 @@ async def test_a_job_that_takes_too_long_is_not_retried(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_timeout_of_zero_is_over_at_once(bench: Bench, kind: str) -> None:
+async def test_a_timeout_of_zero_ends_the_attempt_at_once(bench: Bench, kind: str) -> None:
     ran: list[bool] = []
 
     async def work(context: dict[str, Any]) -> None:
@@ -430,7 +430,7 @@ async def test_a_job_without_a_timeout_takes_that_of_the_worker(bench: Bench) ->
 # What no attempt can mend
 
 
-async def test_an_error_in_the_engine_is_told_as_such(bench: Bench) -> None:
+async def test_an_error_in_the_engine_dead_letters_the_job_and_says_so(bench: Bench) -> None:
     class Faulty(RRQWorker):
         async def _handle_job_success(self, job: Job, result: Any) -> None:
             raise RuntimeError("engine trouble")
@@ -456,7 +456,7 @@ async def test_dead_letters_go_to_the_list_of_the_settings(bench: Bench) -> None
     assert await bench.store.redis.lrange("rrq:dlq:graveyard", 0, -1) == [job.id.encode()]
 
 
-async def test_a_hash_that_is_no_job_goes_to_the_dead_letters_and_blocks_nobody(bench: Bench) -> None:
+async def test_an_unreadable_hash_is_dead_lettered_and_blocks_no_other_job(bench: Bench) -> None:
     async def work(context: dict[str, Any]) -> None: ...
 
     bench.registry.register("work", work)
@@ -568,7 +568,7 @@ async def test_a_handler_that_raises_cancelled_error_itself_has_failed(bench: Be
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_sys_exit_in_a_handler_fails_the_job_and_not_its_neighbours(bench: Bench, kind: str) -> None:
+async def test_sys_exit_in_a_handler_fails_only_its_own_job(bench: Bench, kind: str) -> None:
     finished: list[str] = []
 
     async def neighbour(context: dict[str, Any]) -> None:
@@ -607,7 +607,7 @@ async def test_a_plain_function_runs_in_a_thread_and_its_return_value_is_the_res
     assert json.loads((await bench.fields(job))["result"]) == {"sum": 3, "thread": False}
 
 
-async def test_a_blocking_function_does_not_hold_up_the_others(bench: Bench) -> None:
+async def test_a_blocking_function_does_not_delay_other_jobs(bench: Bench) -> None:
     release = threading.Event()
     done: list[str] = []
 
@@ -694,7 +694,7 @@ async def is_dead(bench: Bench, job: Job) -> bool:
 # Odd data must cost its own job only
 
 
-async def test_odd_jobs_do_not_keep_others_from_being_stored(bench: Bench) -> None:
+async def test_odd_jobs_do_not_keep_other_outcomes_from_being_stored(bench: Bench) -> None:
     bench.settings.worker_shutdown_grace_period_seconds = 0.1
 
     async def work(context: dict[str, Any]) -> None: ...

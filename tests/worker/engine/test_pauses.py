@@ -29,7 +29,7 @@ async def test_a_paused_queue_gives_no_jobs_and_keeps_them(store: JobStore) -> N
     assert ids(await worker.take(10)) == ["1", "2"]
 
 
-async def test_a_pause_says_who_when_and_why(store: JobStore) -> None:
+async def test_a_pause_records_who_when_and_why(store: JobStore) -> None:
     await store.set_pause("queue:rrq:queue:default", "paused", "ada", "invoices are wrong")
     pause = (await store.read_flow()).pauses["queue:default"]
     assert (pause.state, pause.by, pause.reason) == ("paused", "ada", "invoices are wrong")
@@ -49,7 +49,7 @@ async def test_a_paused_function_lets_others_run(store: JobStore) -> None:
     assert ids(await worker.take(10)) == ["1", "2"]
 
 
-async def test_very_many_held_jobs_all_come_back(store: JobStore) -> None:
+async def test_very_many_blocked_jobs_are_all_unblocked(store: JobStore) -> None:
     worker = await start_worker(store)
     await store.set_pause("function:greet", "paused")
     for start in range(0, 1500, 500):
@@ -89,12 +89,12 @@ async def test_the_workers_of_a_paused_pool_claim_nothing(store: JobStore) -> No
 
 
 @pytest.mark.parametrize("target", ["default", "queue:", "job:1", "pool:emails", ""])
-async def test_what_cannot_be_paused_is_named(store: JobStore, target: str) -> None:
+async def test_the_error_names_what_cannot_be_paused(store: JobStore, target: str) -> None:
     with pytest.raises(InvalidLimit):
         await store.set_pause(target, "paused")
 
 
-async def test_everything_people_do_is_audited(store: JobStore) -> None:
+async def test_every_action_of_a_person_is_audited(store: JobStore) -> None:
     await store.set_pause("queue:default", "paused", "ada", "why not")
     await store.set_pause("queue:default", None, "bob")
     await store.set_pause("queue:default", "paused")
@@ -126,7 +126,7 @@ async def test_waiting_jobs_are_cancelled_by_queue_function_and_age(store: JobSt
     assert (entry.action, entry.object, entry.detail["jobs"]) == ("cancel", "queue:default", 2)
 
 
-async def test_parked_jobs_of_the_queue_are_cancelled_too(store: JobStore) -> None:
+async def test_blocked_jobs_of_the_queue_are_cancelled_too(store: JobStore) -> None:
     worker = await start_worker(store, queues=("default", "other"))
     await store.set_pause("function:greet", "paused")
     await enqueue(store, "1")

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 20.0
 
 
-class Scene:
-    """Handlers that tell who was started, in which order and in whose company."""
+class Handlers:
+    """Handlers that tell who was started, in which order and in whose handlers."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
         self.running: set[str] = set()
-        self.company: dict[str, int] = {}
+        self.most_at_once: dict[str, int] = {}
         self.may_end = asyncio.Event()
         self.registry = JobRegistry()
         self.registry.register("short", self.short)
@@ -43,7 +43,7 @@ class Scene:
         self.started.append(job_id)
         self.running.add(job_id)
         for other in self.running:
-            self.company[other] = max(self.company.get(other, 0), len(self.running))
+            self.most_at_once[other] = max(self.most_at_once.get(other, 0), len(self.running))
         await work
         self.running.discard(job_id)
 
@@ -57,7 +57,7 @@ class Scene:
 async def make_suspects(client: RRQClient, count: int) -> list[Job]:
     """Queue jobs, first of all, that were in hand when their worker crashed."""
     store = client.job_store
-    # Due later, so that nobody but the victim takes them, by their ids.
+    # Due later, so that only the victim claims them, by their ids.
     jobs = await enqueue_some(client, "short", count=count, defer_by=timedelta(hours=1))
     victim = await start_worker(store, "victim")
     claim = await victim.claim(count, job_ids=[job.id for job in jobs])
@@ -81,41 +81,41 @@ async def test_a_busy_worker_starts_nothing_until_it_has_run_all_suspects_one_by
     client: RRQClient, settings: RRQSettings
 ) -> None:
     settings.worker_concurrency = 5
-    scene = Scene()
-    async with running_worker(settings, scene.registry) as worker:
+    handlers = Handlers()
+    async with running_worker(settings, handlers.registry) as worker:
         (long,) = await enqueue_some(client, "long")
-        await scene.has_started(long)
+        await handlers.has_started(long)
         suspects = await make_suspects(client, 3)
         others = await enqueue_some(client, "short", count=30)
         await has_polled(worker, 3)
-        assert scene.started == [long.id]
-        scene.may_end.set()
+        assert handlers.started == [long.id]
+        handlers.may_end.set()
         await all_done(client.job_store, [long, *suspects, *others])
-    assert sorted(scene.started[1:4]) == sorted(job.id for job in suspects)
-    assert {scene.company[job.id] for job in suspects} == {1}
-    assert max(scene.company.values()) > 1
+    assert sorted(handlers.started[1:4]) == sorted(job.id for job in suspects)
+    assert {handlers.most_at_once[job.id] for job in suspects} == {1}
+    assert max(handlers.most_at_once.values()) > 1
     await assert_nothing_in_hand(client.job_store)
 
 
-async def test_a_worker_makes_room_no_longer_once_another_has_taken_the_suspect(
+async def test_a_worker_stops_making_room_when_another_one_has_claimed_the_suspect(
     client: RRQClient, settings: RRQSettings
 ) -> None:
     settings.worker_concurrency = 5
-    scene = Scene()
-    async with running_worker(settings, scene.registry) as worker:
+    handlers = Handlers()
+    async with running_worker(settings, handlers.registry) as worker:
         (long,) = await enqueue_some(client, "long")
-        await scene.has_started(long)
+        await handlers.has_started(long)
         suspects = await make_suspects(client, 1)
         others = await enqueue_some(client, "short", count=10)
         await has_polled(worker, 2)
-        assert scene.started == [long.id]
+        assert handlers.started == [long.id]
         idle = await start_worker(client.job_store, "idle")
         (taken,) = await idle.take(5)
         assert taken.job_id.decode() == suspects[0].id
         # The long job is in hand all the time.
         await all_done(client.job_store, others)
-        assert scene.running == {long.id}
+        assert handlers.running == {long.id}
         await idle.finish(done(taken))
-        scene.may_end.set()
+        handlers.may_end.set()
         await all_done(client.job_store, [long])
     await assert_nothing_in_hand(client.job_store)

@@ -78,7 +78,7 @@ async def test_job_of_a_new_function_waits_in_a_roll_out_until_a_new_worker_runs
         assert (await job_fields(store, job.id))["current_retries"] == "0"
 
 
-async def test_job_that_no_worker_can_run_in_time_is_dead_lettered(
+async def test_job_whose_function_no_worker_has_in_time_is_dead_lettered(
     client: RRQClient, settings: RRQSettings
 ) -> None:
     store = client.job_store
@@ -94,7 +94,7 @@ async def test_job_that_no_worker_can_run_in_time_is_dead_lettered(
     assert (fields["last_error"], fields["current_retries"]) == (NO_HANDLER, "1")
 
 
-async def test_burst_runs_everything_else_and_fails_with_the_names_of_what_it_could_not_run(
+async def test_burst_runs_all_other_jobs_and_fails_with_the_names_of_the_missing_functions(
     client: RRQClient, settings: RRQSettings
 ) -> None:
     jobs = await enqueue_some(client, "old", count=3)
@@ -133,7 +133,7 @@ async def test_job_is_put_off_by_a_quarter_of_its_wait_from_a_second_to_a_minute
     assert 0 <= due_ms - before_ms - delay_seconds * 1000 < 500
 
 
-async def test_sleeping_worker_is_told_of_the_new_due_time(store: JobStore, worker: SteppedWorker) -> None:
+async def test_waiting_worker_is_woken_for_the_new_due_time(store: JobStore, worker: SteppedWorker) -> None:
     await enqueue(store, "1")
     job = await worker.take_one()
     await (await start_worker(store, "sleeper")).claim(wait_ms=60_000)
@@ -141,7 +141,7 @@ async def test_sleeping_worker_is_told_of_the_new_due_time(store: JobStore, work
     assert await tokens(store) == 1
 
 
-async def test_story_of_a_job_tells_once_that_it_was_put_off(store: JobStore, worker: SteppedWorker) -> None:
+async def test_history_of_a_job_says_once_that_it_was_put_off(store: JobStore, worker: SteppedWorker) -> None:
     await enqueue(store, "1")
     for _ in range(3):
         await worker.finish(unknown_function(await worker.take_one()))
@@ -149,7 +149,7 @@ async def test_story_of_a_job_tells_once_that_it_was_put_off(store: JobStore, wo
     assert len(json.loads((await job_fields(store, "1"))["attempts"])) == 1
 
 
-async def test_attempt_at_a_worker_that_has_the_function_starts_the_wait_anew(
+async def test_attempt_on_a_worker_that_has_the_function_restarts_the_wait(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await enqueue(store, "1")
@@ -160,7 +160,7 @@ async def test_attempt_at_a_worker_that_has_the_function_starts_the_wait_anew(
     assert await store.read_wait_for_function("1") == 0
 
 
-async def test_hand_back_of_an_attempt_that_ran_starts_the_wait_anew(
+async def test_hand_back_of_an_attempt_that_ran_restarts_the_wait(
     store: JobStore, worker: SteppedWorker
 ) -> None:
     await enqueue(store, "1")
@@ -170,7 +170,9 @@ async def test_hand_back_of_an_attempt_that_ran_starts_the_wait_anew(
     assert await store.read_wait_for_function("1") == 0
 
 
-async def test_wait_of_an_earlier_life_does_not_count(store: JobStore, worker: SteppedWorker) -> None:
+async def test_wait_of_an_earlier_job_of_the_id_does_not_count(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     await enqueue(store, "nightly")
     await worker.finish(unknown_function(await worker.take_one()))
     since_ms = await now_ms(store) - 7_200_000
@@ -186,21 +188,21 @@ async def test_wait_of_an_earlier_life_does_not_count(store: JobStore, worker: S
 # What is known of it
 
 
-async def test_check_names_a_function_that_no_worker_has(
+async def test_check_command_names_a_function_that_no_worker_has(
     redis_dsn: str, client: RRQClient, settings: RRQSettings
 ) -> None:
     cli = CommandLine(redis_dsn)
     async with running_worker(settings, registry_of("old")):
         await enqueue_some(client, "new")
 
-        async def is_told(start: str) -> bool:
+        async def says(start: str) -> bool:
             return any(note.startswith(start) for note in (await cli.json("check"))["notes"])
 
-        is_missed = functools.partial(is_told, "No worker of queue 'default' has function 'new'.")
+        is_missed = functools.partial(says, "No worker of queue 'default' has function 'new'.")
         await eventually(is_missed, 20, "rrq check does not name the function")
         async with running_worker(settings, registry_of("old", "new")):
             is_rolling_out = functools.partial(
-                is_told, "1 of 2 workers of queue 'default' do not have function 'new'"
+                says, "1 of 2 workers of queue 'default' do not have function 'new'"
             )
             await eventually(is_rolling_out, 20, "rrq check does not count the workers")
         (missing,) = (await cli.json("check"))["missing_functions"]
@@ -213,7 +215,9 @@ async def _names_none(cli: CommandLine) -> bool:
     return not (await cli.json("check"))["missing_functions"]
 
 
-async def test_only_so_many_missing_functions_are_remembered(store: JobStore, worker: SteppedWorker) -> None:
+async def test_a_bounded_number_of_missing_functions_is_stored(
+    store: JobStore, worker: SteppedWorker
+) -> None:
     missing = store.keys.missing_functions
     await ask(store, "SET", missing, "of another type")
     for name in [*(f"f{number}" for number in range(105)), "f" * 300]:
@@ -226,7 +230,7 @@ async def test_only_so_many_missing_functions_are_remembered(store: JobStore, wo
     assert await ask(store, "ZSCORE", missing, '["default","f104"]') is not None
 
 
-def test_workers_of_other_queues_are_not_asked_for_a_function() -> None:
+def test_workers_of_other_queues_do_not_count_for_a_function() -> None:
     registered = [({"mail"}, {"send"}), ({"mail", "default"}, {"new"}), ({"default"}, {"old"})]
     missing = count_workers("default", "new", 5.2, registered)
     assert (missing.workers_with, missing.workers_without) == (1, 1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rrq.store import JobStore
 
 QUEUES = ("high", "default", "low")
-# Nobody beats for workers that are moved by hand, and thousands of claims take their time.
+# These workers send no heartbeats, and thousands of claims take their time.
 LONG_LEASE_SECONDS = 600
 
 
@@ -56,14 +56,14 @@ async def test_two_thousand_jobs_of_four_workers_are_shared_within_five_percent(
         assert abs(taken[queue] / taken.total() - share) <= 0.05 * share, taken
 
 
-async def test_what_one_queue_leaves_the_others_take(store: JobStore) -> None:
+async def test_the_share_of_an_empty_queue_goes_to_the_others(store: JobStore) -> None:
     worker = await start_worker(store, queues=QUEUES, weights=(6, 3, 1))
     await fill(store, 10, "low")
     await fill(store, 1, "high")
     assert len(await worker.take(11)) == 11
 
 
-async def test_a_queue_that_was_empty_saves_nothing_up(store: JobStore) -> None:
+async def test_an_empty_queue_does_not_save_up_its_share(store: JobStore) -> None:
     worker = await start_worker(store, queues=("a", "b"), weights=(1, 1))
     await fill(store, 500, "a")
     for _ in range(40):
@@ -73,7 +73,7 @@ async def test_a_queue_that_was_empty_saves_nothing_up(store: JobStore) -> None:
     assert taken == {"a": 10, "b": 10}
 
 
-async def test_no_queue_is_passed_over_for_good_by_claims_of_one(store: JobStore) -> None:
+async def test_claims_of_one_job_reach_every_queue_in_time(store: JobStore) -> None:
     store.settings.worker_lease_seconds = LONG_LEASE_SECONDS
     worker = await start_worker(store, queues=("heavy", "light"), weights=(100, 1))
     await fill(store, 2, "light")
@@ -86,13 +86,13 @@ async def test_no_queue_is_passed_over_for_good_by_claims_of_one(store: JobStore
     assert "light" in seen
 
 
-async def test_weights_and_limits_go_together(store: JobStore) -> None:
+async def test_weights_and_limits_work_together(store: JobStore) -> None:
     worker = await start_worker(store, queues=("a", "b"), weights=(9, 1))
     await store.set_limit("queue:a", Limit(concurrency=2))
     await fill(store, 20, "a", "b")
     assert Counter(job.queue_name for job in await worker.take(10)) == {"a": 2, "b": 8}
 
 
-def test_a_weight_of_nothing_is_refused() -> None:
+def test_a_weight_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="the weight of queue 'low' must be"):
         RRQSettings(worker_queue_weights={"low": 0})

@@ -152,7 +152,7 @@ async def test_a_worker_takes_no_more_jobs_than_its_slots(
 # Running
 
 
-async def test_the_status_tells_what_the_worker_is_doing(
+async def test_the_status_says_what_the_worker_does(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
     seen: list[str] = []
@@ -175,7 +175,7 @@ async def test_the_status_tells_what_the_worker_is_doing(
     assert worker.status == "stopped"
 
 
-async def test_an_idle_worker_polls_seldom(settings: RRQSettings, client: RRQClient) -> None:
+async def test_an_idle_worker_polls_rarely(settings: RRQSettings, client: RRQClient) -> None:
     settings.worker_idle_poll_max_seconds = 0.5
     polls = 0
 
@@ -217,7 +217,7 @@ async def test_a_deferred_job_starts_when_it_is_due_not_at_the_next_poll(
         assert 0.4 < time.monotonic() - started < 20
 
 
-async def test_shutting_an_idle_worker_down_takes_no_time(settings: RRQSettings) -> None:
+async def test_an_idle_worker_shuts_down_at_once(settings: RRQSettings) -> None:
     settings.worker_idle_poll_max_seconds = 120
     settings.default_poll_delay_seconds = 120
     worker = RRQWorker(settings, JobRegistry())
@@ -354,7 +354,7 @@ async def test_running_jobs_finish_within_the_grace_period(
     await eventually(lambda: handlers.started)
 
     worker._request_shutdown()
-    # Not before: a worker that is told late would rightly take it.
+    # Not before the shutdown, or the worker would rightly claim it.
     later = await enqueue(client, "quick")
     await stays_true(lambda: client.job_store.get_ready_job_ids("default", 1), 0.3, "it was taken")
     assert not task.done()
@@ -531,7 +531,7 @@ async def test_a_burst_takes_retries_that_become_due_while_it_still_runs(
     assert attempts == [1, 2]
 
 
-async def test_a_burst_lingers_for_retries_when_told_so(
+async def test_a_burst_lingers_for_retries_if_configured(
     settings: RRQSettings, client: RRQClient, handlers: Handlers
 ) -> None:
     settings.base_retry_delay_seconds = 0.3
@@ -553,7 +553,7 @@ async def test_a_burst_lingers_for_retries_when_told_so(
     assert attempts == [1, 2]
 
 
-async def test_a_burst_that_stood_still_asks_once_more(
+async def test_a_burst_whose_process_stood_still_claims_once_more(
     settings: RRQSettings, client: RRQClient, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.worker_burst_linger_seconds = 60
@@ -579,7 +579,7 @@ async def test_a_burst_that_stood_still_asks_once_more(
     await asyncio.wait_for(burst, 50)
 
 
-async def test_a_burst_that_cannot_reach_redis_is_not_done() -> None:
+async def test_a_burst_that_cannot_reach_redis_fails() -> None:
     settings = RRQSettings(redis_dsn="redis://127.0.0.1:1/0", worker_burst_redis_patience_seconds=0.5)
     worker = RRQWorker(settings, JobRegistry(), burst=True)
     before = time.monotonic()
@@ -591,7 +591,7 @@ async def test_a_burst_that_cannot_reach_redis_is_not_done() -> None:
     assert worker.status == "stopped"
 
 
-async def test_a_burst_forgives_a_redis_that_comes_back_in_time(
+async def test_a_burst_goes_on_when_redis_comes_back_in_time(
     own_redis: EmbeddedRedis, handlers: Handlers
 ) -> None:
     settings = RRQSettings(redis_dsn=own_redis.dsn)
@@ -637,7 +637,7 @@ async def test_a_burst_of_a_paused_pool_waits_and_does_its_work_when_it_is_resum
     await client.job_store.set_pause("pool:shop/emails", "paused", "ada")
     await enqueue(client, "quick")
     burst = asyncio.create_task(run_burst(settings, handlers.registry))
-    # Were it to end now, whoever starts runs would start the next one for the same job.
+    # If it ended now, the operator would start the next run for the same job.
     await stays_true(lambda: not burst.done() and not handlers.ran, 0.3)
     await client.job_store.set_pause("pool:shop/emails", None, "ada")
     await asyncio.wait_for(burst, 20)
@@ -647,7 +647,7 @@ async def test_a_burst_of_a_paused_pool_waits_and_does_its_work_when_it_is_resum
 # Redis in trouble
 
 
-async def test_a_worker_outlives_an_outage_of_redis(own_redis: EmbeddedRedis, handlers: Handlers) -> None:
+async def test_a_worker_survives_an_outage_of_redis(own_redis: EmbeddedRedis, handlers: Handlers) -> None:
     async with RedisProxy(own_redis.port) as proxy:
         settings = RRQSettings(redis_dsn=proxy.dsn)
         async with aclosing(RRQClient(RRQSettings(redis_dsn=own_redis.dsn))) as client:

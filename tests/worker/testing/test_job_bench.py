@@ -1,4 +1,4 @@
-"""The test kit as users use it: jobs run inside the test, time passes when it is told to, and things fail on request."""
+"""The test kit as users use it: the test runs jobs, moves the clock and causes faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_SECONDS = 86_400
 
 @pytest.fixture
 def app() -> App:
-    # Nobody listens there: whatever reaches Redis reaches that of the bench.
+    # No server listens there: what reaches Redis reaches that of the bench.
     return App(RRQSettings(redis_dsn="redis://127.0.0.1:1/0"))
 
 
@@ -70,7 +70,7 @@ async def test_what_is_due_runs_inside_the_test(app: App, bench: JobBench) -> No
     assert bench.runs == runs
 
 
-async def test_settings_with_a_registry_of_0_7_will_do() -> None:
+async def test_settings_with_a_registry_of_0_7_are_accepted() -> None:
     registry = JobRegistry()
 
     async def greet(context: dict[str, Any], name: str) -> str:
@@ -84,15 +84,15 @@ async def test_settings_with_a_registry_of_0_7_will_do() -> None:
     assert (run.queue, run.result) == ("front", "front: hello eve")
 
 
-async def test_what_a_test_does_wrong_is_told(app: App, bench: JobBench) -> None:
+async def test_a_wrong_call_of_the_bench_is_explained(app: App, bench: JobBench) -> None:
     await bench.client.enqueue("forgotten")
     [run] = await bench.run_due()
     assert (run.outcome, run.error) == (RunOutcome.DEAD, "No handler registered for function 'forgotten'")
     with pytest.raises(SettingsError, match="no job_registry"):
         JobBench(RRQSettings())
-    with pytest.raises(BenchError, match="past"):
+    with pytest.raises(BenchError, match="move it back"):
         await bench.travel(-1)
-    with pytest.raises(BenchError, match="'renew_leases' is no script that can be cut; there are claim_jobs"):
+    with pytest.raises(BenchError, match="answer to 'renew_leases' cannot be cut. Name one of claim_jobs"):
         bench.cut_reply("renew_leases")  # type: ignore[arg-type]  # what mypy refuses is explained to others
     assert await bench.kill_worker() == 0
 
@@ -120,9 +120,7 @@ async def test_follow_ups_run_too_and_jobs_run_one_at_a_time_in_the_order_of_the
     assert order == [f"{name} {what}" for name in names for what in ("begins", "ends")]
 
 
-async def test_a_job_that_enqueues_itself_is_stopped_and_one_that_runs_others_too(
-    app: App, bench: JobBench
-) -> None:
+async def test_a_job_that_enqueues_itself_or_runs_others_is_stopped(app: App, bench: JobBench) -> None:
     @app.job(max_retries=1)
     async def nested(ctx: dict[str, Any]) -> None:
         await bench.run_due()
@@ -156,7 +154,7 @@ async def test_a_job_that_is_cancelled_while_it_runs_ends(app: App, bench: JobBe
     assert run.outcome is RunOutcome.CANCELLED
 
 
-async def test_the_end_of_the_bench_ends_a_run_that_was_left_behind(app: App) -> None:
+async def test_the_end_of_the_bench_cancels_a_running_job(app: App) -> None:
     started = asyncio.Event()
     cleaned: list[bool] = []
 
@@ -209,7 +207,7 @@ async def test_a_retry_waits_for_its_time(app: App) -> None:
         assert await handle.result() == "done"
 
 
-async def test_a_journey_moves_the_clock_of_scripts_and_of_the_store_alike(app: App, bench: JobBench) -> None:
+async def test_travel_moves_the_clock_of_scripts_and_of_the_store(app: App, bench: JobBench) -> None:
     @app.job(result_ttl_seconds=3600)
     async def work(ctx: dict[str, Any]) -> int:
         return 1
@@ -235,7 +233,7 @@ async def test_a_journey_moves_the_clock_of_scripts_and_of_the_store_alike(app: 
         await handle.result(timeout_seconds=0.01)
 
 
-async def test_every_tick_of_a_cron_entry_fires_on_the_way(app: App) -> None:
+async def test_travel_fires_every_tick_of_a_cron_entry_on_the_way(app: App) -> None:
     @app.job()
     async def tick(ctx: dict[str, Any]) -> None: ...
 
@@ -252,7 +250,7 @@ async def test_every_tick_of_a_cron_entry_fires_on_the_way(app: App) -> None:
     assert entry.next_run_time is None
 
 
-async def test_a_job_in_hand_lives_through_a_journey(app: App, bench: JobBench) -> None:
+async def test_a_job_in_hand_keeps_running_during_travel(app: App, bench: JobBench) -> None:
     @app.job()
     async def slow(ctx: dict[str, Any]) -> str:
         await bench.travel(DAY_SECONDS)
@@ -264,7 +262,7 @@ async def test_a_job_in_hand_lives_through_a_journey(app: App, bench: JobBench) 
     assert await handle.result() == "still here"
 
 
-def test_every_script_can_travel() -> None:
+def test_every_script_reads_the_clock_of_the_bench() -> None:
     paths = [path.name for path in (files("rrq.broker") / "lua").iterdir() if path.name.endswith(".lua")]
     assert len(paths) > 10
     for path in paths:
@@ -283,10 +281,10 @@ def test_every_script_can_travel() -> None:
         (3, None, 3),
         (1000, 60, 60),  # up to the next tick
         (3, 60, 3),
-        (30, -2, 5),  # a tick that nobody could fire yet does not hold up the journey
+        (30, -2, 5),  # a tick that could not be fired yet does not stop the clock
     ],
 )
-def test_a_journey_goes_in_steps(left: float, to_next_tick: float | None, step: float) -> None:
+def test_travel_goes_in_steps(left: float, to_next_tick: float | None, step: float) -> None:
     assert decide_step_seconds(left, 15.0, to_next_tick) == step
 
 
@@ -316,7 +314,7 @@ async def test_the_job_of_a_killed_worker_runs_again_on_another_one(app: App, be
     assert await handle.result() == "in the end"
 
 
-async def test_a_job_that_kills_every_worker_is_dead_lettered_and_its_neighbours_run(
+async def test_a_job_that_kills_every_worker_is_dead_lettered_and_the_others_run(
     app: App, bench: JobBench
 ) -> None:
     @app.job()
@@ -382,7 +380,7 @@ async def test_a_lost_answer_leaves_a_producer_with_an_error_and_a_queued_job(
     ("script", "complaint"),
     [("claim_jobs", "claim failed"), ("finish_jobs", "outcomes not stored yet")],
 )
-async def test_a_worker_gets_over_a_lost_answer_and_runs_each_job_once(
+async def test_a_worker_recovers_from_a_lost_answer_and_runs_each_job_once(
     app: App, bench: JobBench, script: Any, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[int] = []
@@ -402,7 +400,7 @@ async def test_a_worker_gets_over_a_lost_answer_and_runs_each_job_once(
     assert [await handle.result() for handle in handles] == [0, 1, 2]
 
 
-async def test_jobs_queued_and_in_hand_outlive_a_restart_of_redis(app: App, bench: JobBench) -> None:
+async def test_jobs_queued_and_in_hand_survive_a_restart_of_redis(app: App, bench: JobBench) -> None:
     calls: list[str] = []
 
     @app.job()

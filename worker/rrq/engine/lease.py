@@ -17,7 +17,7 @@ from typing import Protocol
 
 from rrq.broker.connection import REDIS_ERRORS
 from rrq.broker.messages import Beat, Renewal
-from rrq.engine.reaper import Sweeper
+from rrq.engine.reaper import Reaper
 from rrq.runtime.backoff import jittered_delay_seconds
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
@@ -106,14 +106,14 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         store = JobStore(self._get_settings())
-        sweeper = Sweeper(store)
+        reaper = Reaper(store)
         try:
             while not self._is_stopping:
-                await self.run_once(store, sweeper)
+                await self.run_once(store, reaper)
         finally:
             await store.aclose()
 
-    async def run_once(self, store: JobStore, sweeper: Sweeper) -> None:
+    async def run_once(self, store: JobStore, reaper: Reaper) -> None:
         """Send one heartbeat, then wait for cancellations and reap until the next one is due."""
         renewal_seconds = store.settings.lease_renewal_seconds
         next_beat_at = monotonic() + renewal_seconds
@@ -124,10 +124,10 @@ class LeaseKeeper:
                 return
             renewal = await store.renew_leases([beat])
             self._pass_on(beat, renewal)
-            sweeper.plan(renewal)
+            reaper.plan(renewal)
             # A cancellation may be swallowed while a connection opens; the flag is not.
             while monotonic() < next_beat_at and not self._is_stopping:
-                if await self._listen(store, sweeper, beat.worker.worker_id, next_beat_at):
+                if await self._listen(store, reaper, beat.worker.worker_id, next_beat_at):
                     return
         except REDIS_ERRORS as error:
             logger.warning("heartbeat failed, trying again", extra={"error": str(error)})
@@ -141,16 +141,16 @@ class LeaseKeeper:
     async def _pause(self) -> None:
         await asyncio.sleep(jittered_delay_seconds(_RETRY_SECONDS, 0.5, random.uniform))
 
-    async def _listen(self, store: JobStore, sweeper: Sweeper, worker_id: str, next_beat_at: float) -> bool:
+    async def _listen(self, store: JobStore, reaper: Reaper, worker_id: str, next_beat_at: float) -> bool:
         """Wait for a cancellation, the next reap or the next heartbeat; True when a job was cancelled.
 
         The answer to the next heartbeat lists the jobs to cancel, so that a lost wake-up does no harm.
         """
         wait_seconds = max(0.0, next_beat_at - monotonic())
-        until_sweep = sweeper.seconds_until_due()
-        if until_sweep is not None and until_sweep < wait_seconds:
-            if until_sweep > 0 and await store.wait_for_control([worker_id], until_sweep):
+        until_reap = reaper.seconds_until_due()
+        if until_reap is not None and until_reap < wait_seconds:
+            if until_reap > 0 and await store.wait_for_control([worker_id], until_reap):
                 return True
-            await sweeper.run_once()
+            await reaper.run_once()
             return False
         return wait_seconds > 0 and await store.wait_for_control([worker_id], wait_seconds)

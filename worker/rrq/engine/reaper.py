@@ -1,7 +1,7 @@
-"""Takes back the jobs of workers that are gone.
+"""Reaps dead workers: returns their jobs to their queues.
 
-Which worker counts as gone is decided inside the reap script; here is only when to call it. Every
-worker sweeps, each with a little jitter, so that no single process is needed for recovery.
+The reap script decides which workers are dead; this module decides when to call it. Every lease keeper and every
+supervisor does, each with some jitter, so that recovery depends on no single process.
 """
 
 import logging
@@ -15,13 +15,13 @@ from rrq.store import JobStore
 
 logger = logging.getLogger(__name__)
 
-# A dead worker is noticed by the whole fleet at once; within this time one of them comes first and
-# the others find nothing left to do.
+# The whole fleet notices a dead worker at once. Within this time one process comes first, and the others find nothing
+# left to do.
 _JITTER_SECONDS = 0.3
 
 
-class Sweeper:
-    """Knows when the next lease ends and sweeps then."""
+class Reaper:
+    """Reaps when the next lease ends."""
 
     def __init__(self, store: JobStore, meter: Meter | None = None) -> None:
         self._store = store
@@ -29,24 +29,24 @@ class Sweeper:
         self._due_at: float | None = None
 
     def plan(self, renewal: Renewal) -> None:
-        """Schedule the next sweep for the end of the first lease that runs out."""
+        """Schedule the next reap for the end of the first lease that runs out."""
         if renewal.next_lease_end_ms is None:
             self._due_at = None
             return
         self._plan_in((renewal.next_lease_end_ms - renewal.now_ms) / 1000)
 
     def seconds_until_due(self) -> float | None:
-        """Return how long until a sweep is due; None when no lease is known to end."""
+        """Return how long until a reap is due; None when no lease is known to end."""
         return None if self._due_at is None else max(0.0, self._due_at - monotonic())
 
     async def run_once(self) -> int:
-        """Sweep until nothing is left that can be taken back now; returns the jobs given back."""
+        """Reap until no dead worker is left that can be reaped now; returns the number of jobs that were requeued."""
         returned = 0
         while True:
             try:
                 report = await self._store.reap_workers()
             except REDIS_ERRORS as error:
-                logger.warning("sweep failed, trying again", extra={"error": str(error)})
+                logger.warning("reaping failed, trying again", extra={"error": str(error)})
                 self._plan_in(1.0)
                 return returned
             returned += report.returned
@@ -63,7 +63,7 @@ class Sweeper:
                 )
             if not report.has_more or report.put_off_until_ms is not None:
                 break
-        # The next heartbeat plans anew; until then there is nothing to look for.
+        # The next heartbeat plans the next reap.
         self._due_at = None
         return returned
 

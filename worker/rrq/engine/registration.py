@@ -55,7 +55,7 @@ class Registration:
         self.is_registered = False
         #: Whether Redis and this worker may list different jobs in hand.
         self.needs_reconcile = False
-        #: Held by a claim, and while Redis and this worker reconcile.
+        #: Taken by a claim, and while Redis and this worker reconcile.
         self.lock = asyncio.Lock()
         self._mismatches = 0
 

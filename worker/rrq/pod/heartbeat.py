@@ -16,7 +16,7 @@ from time import monotonic
 from rrq.broker.connection import REDIS_ERRORS, is_script_failure
 from rrq.broker.messages import Beat, BeatReply, DeathCertificate, Observation, ReapReport
 from rrq.broker.redis_advice import describe_redis_trouble
-from rrq.engine.reaper import Sweeper
+from rrq.engine.reaper import Reaper
 from rrq.runtime.backoff import jittered_delay_seconds
 from rrq.runtime.metrics import Meter
 from rrq.settings import RRQSettings
@@ -53,7 +53,7 @@ class PodHeartbeat:
         #: Where nothing is left to do but to close the connection.
         self._left: list[JobStore] = []
         self._queues: tuple[str, ...] = ()
-        self._sweeper: Sweeper | None = None
+        self._reaper: Reaper | None = None
         self._reborn_pod_uid = ""
         self._certificates: deque[DeathCertificate] = deque()
         self._interrupted = asyncio.Event()
@@ -72,7 +72,7 @@ class PodHeartbeat:
             self._left.append(self._store)
         self._store = JobStore(settings)
         self._store.wire.on_call = self._meter.on_redis_call
-        self._sweeper = Sweeper(self._store, self._meter)
+        self._reaper = Reaper(self._store, self._meter)
         self._queues = tuple(queues)
         self.beat_soon()
 
@@ -184,21 +184,21 @@ class PodHeartbeat:
         renewal = await store.renew_leases(beats)
         for beat, reply in zip(beats, renewal.replies, strict=True):
             self._tell(beat, reply)
-        if self._sweeper is not None:
-            self._sweeper.plan(renewal)
+        if self._reaper is not None:
+            self._reaper.plan(renewal)
         self.pulse = Pulse(monotonic(), self.pulse.seen)
         seen = await store.observe(self._queues, most_workers=0)
         self.pulse = Pulse(monotonic(), seen)
 
     async def _listen(self, store: JobStore, wait_seconds: float) -> bool:
         """Wait for an order, the next sweep or ``wait_seconds``; True when the next beat is due at once."""
-        until_sweep = self._sweeper.seconds_until_due() if self._sweeper is not None else None
-        is_sweep_next = until_sweep is not None and until_sweep < wait_seconds
-        seconds = until_sweep if is_sweep_next and until_sweep is not None else wait_seconds
+        until_reap = self._reaper.seconds_until_due() if self._reaper is not None else None
+        is_sweep_next = until_reap is not None and until_reap < wait_seconds
+        seconds = until_reap if is_sweep_next and until_reap is not None else wait_seconds
         if await self._wait(store, seconds):
             return True
-        if is_sweep_next and self._sweeper is not None and not self._certificates:
-            await self._sweeper.run_once()
+        if is_sweep_next and self._reaper is not None and not self._certificates:
+            await self._reaper.run_once()
         return False
 
     async def _wait(self, store: JobStore, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""A test kit for applications: run jobs inside a test, let time pass, and let things fail.
+"""A test kit for applications: run jobs inside a test, move the clock of Redis, and cause faults.
 
 ::
 
@@ -21,22 +21,22 @@
 
 (With pytest-asyncio and ``asyncio_mode = "auto"``.)
 
-Nothing of the queue is imitated: a bench starts a private Redis or Valkey (on the PATH, or of
-``pip install 'rrq-kubernetes[embedded]'``) and its worker claims and finishes jobs with the scripts of production, in the event
+A bench uses the real queue: it starts a private Redis or Valkey (on the PATH, or of
+``pip install 'rrq-kubernetes[embedded]'``), and its worker claims and finishes jobs with the scripts of production, in the event
 loop of the test.
 Faults: ``kill_worker()``, ``cut_reply(script)``, ``restart_redis()``.
 
-What it cannot do:
+Limits:
 
-- Only Redis travels. ``time.time()`` and ``datetime.now()`` in handlers show the time of the machine, and the
-  timeout of a job is counted by it; ``await bench.now()`` tells the time of the bench. ``defer_until`` is absolute, so take it
-  from there.
-- A client that a handler builds by itself, instead of ``ctx["rrq_client"]`` or the App, does not travel either.
-- Between journeys time flows as always: it is not stopped.
-- A job that is in hand lives through a journey; its lock in Redis may expire, which alone costs it nothing.
+- ``travel`` moves the clock of Redis only. ``time.time()`` and ``datetime.now()`` in handlers show the time of the machine,
+  which also counts the timeout of a job; ``await bench.now()`` returns the time of the bench. ``defer_until`` is absolute, so
+  compute it from there.
+- A client that a handler builds by itself, instead of ``ctx["rrq_client"]`` or the App, uses the time of the machine.
+- Between two calls of ``travel`` the clock runs as always.
+- A job in hand keeps running during ``travel``; its lock in Redis may expire, which does it no harm.
 - A killed worker runs the ``finally`` blocks of its handlers, as kill -9 would not, and a plain function goes on in its
-  thread until it returns, unheard. What a handler did to other systems before is done in both cases.
-- One process: what depends on several, or on uvloop, is for a test with real workers.
+  thread until it returns, without a report. What a handler did to other systems before is done in both cases.
+- One process: what depends on several, or on uvloop, needs a test with real workers.
 """
 
 from rrq.testing.bench import BenchError, CutScript, JobBench

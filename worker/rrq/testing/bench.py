@@ -1,7 +1,7 @@
-"""JobBench: an application on a bench, with a Redis, a worker and a clock of the test's own.
+"""JobBench: runs an application inside a test, with a private Redis, a worker and a clock.
 
-What happens to jobs is decided by the same scripts and the same code as in earnest; only when it happens is up
-to the test. How it is used, and what it cannot do, is told in ``rrq.testing``.
+The scripts and the engine are those of production; the test decides when they run. ``rrq.testing`` describes the use
+and the limits.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from rrq.broker.messages import DeathCertificate
 from rrq.client import RRQClient
 from rrq.embedded import EmbeddedRedis
 from rrq.engine.cron_scheduler import fire_due
-from rrq.engine.reaper import Sweeper
+from rrq.engine.reaper import Reaper
 from rrq.exc import RRQError, SettingsError
 from rrq.pod.restarts import Death, End, describe_cause
 from rrq.settings import RRQSettings
@@ -31,16 +31,16 @@ CutScript = Literal["claim_jobs", "enqueue_jobs", "finish_jobs"]
 
 
 class BenchError(RRQError):
-    """A bench was asked for something that makes no sense; not an outcome of any job."""
+    """A call of a bench that makes no sense; not an outcome of any job."""
 
 
 class JobBench:
     """Runs the jobs of an application inside a test; an async context manager.
 
-    Takes an ``App`` or settings with a registry. For the length of the block a server of its own is started
-    and, with an App, its enqueues go there. Jobs run one at a time in the order in which they are due (those of
-    the same millisecond by their ids), unless ``concurrency`` says otherwise: a job that waits for the result of
-    another needs 2. All queues are served unless ``queues`` names some.
+    Takes an ``App`` or settings with a registry. The block starts a private server and, with an App, redirects its
+    enqueues there. Jobs run one at a time in the order in which they are due (those of the same millisecond by their
+    ids), unless ``concurrency`` says otherwise: a job that waits for the result of another needs 2. The worker serves
+    all queues unless ``queues`` names some.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class JobBench:
         self._ending = contextlib.AsyncExitStack()
         self._worker: BenchWorker | None = None
         self._known_queues: set[str] = set()
-        self._killings: set[asyncio.Task[int]] = set()
+        self._kills: set[asyncio.Task[int]] = set()
         self._is_running = False
         #: Every attempt that has ended so far.
         self.runs: list[JobRun] = []
@@ -72,7 +72,7 @@ class JobBench:
         async with self._ending:
             await asyncio.to_thread(self._server.start)
             self._ending.callback(self._server.stop)
-            # First: an orderly end takes Redis a tenth of a second, and there is nothing to keep.
+            # First: a graceful end takes Redis a tenth of a second, and there is nothing to keep.
             self._ending.callback(self._server.kill)
             self.settings = self._build_settings()
             self.store = self._open_store()
@@ -82,7 +82,7 @@ class JobBench:
             self._ending.push_async_callback(self.client.close)
             if self._app is not None:
                 self._ending.enter_context(self._app.bind(self.client))
-            # Copies: which tick is next is remembered in them, and it is one of the future of this bench.
+            # Copies: an entry stores its next tick, which here is one by the clock of the bench.
             self._cron_jobs = [
                 entry.model_copy(update={"next_run_time": None}) for entry in self.settings.cron_jobs
             ]
@@ -92,7 +92,7 @@ class JobBench:
                 await self.settings.on_startup()
             if self.settings.on_shutdown is not None:
                 self._ending.push_async_callback(self.settings.on_shutdown)
-            self._ending.push_async_callback(self._dismiss)
+            self._ending.push_async_callback(self._stop_worker)
             self._ending = self._ending.pop_all()
         return self
 
@@ -106,10 +106,10 @@ class JobBench:
                 "redis_sentinel_hosts": [],
                 "redis_sentinel_service": None,
                 "durability": "server",
-                # No other worker will ever come that has the function: a test learns at once that it forgot to register it.
+                # There is no other worker that has the function: a test that forgot to register it fails at once.
                 "unknown_function_patience_seconds": 0.0,
                 "worker_concurrency": self._concurrency,
-                # By what the application has: one that is stuck in its thread must not hold up the next job.
+                # As many as the application has: a function that is stuck in its thread must not block the next job.
                 "worker_sync_handler_threads": self._given.sync_handler_threads,
             }
         )
@@ -122,8 +122,8 @@ class JobBench:
     async def run_due(self, *, most: int = 1_000) -> list[JobRun]:
         """Run all that is due, follow-ups included, and return every attempt that ended.
 
-        What is due later, retries above all, waits for ``travel``. Raises BenchError after ``most`` attempts: a job that
-        enqueues itself would go on for ever.
+        Jobs that are due later, such as retries, wait for ``travel``. Raises BenchError after ``most`` attempts, because a
+        job that enqueues itself would go on for ever.
         """
         if self._is_running:
             raise BenchError(
@@ -138,7 +138,7 @@ class JobBench:
         try:
             await self._fire_cron()
             while True:
-                worker = self._hire()
+                worker = self._get_worker()
                 await worker.run_due(self._queues, is_too_much)
                 if is_too_much():
                     raise BenchError(
@@ -147,20 +147,20 @@ class JobBench:
                     )
                 if not worker.is_killed:
                     return self.runs[before:]
-                # Its jobs may be due again, by the time somebody has noticed.
-                await self._see_killings_through()
+                # Its jobs are due again once the kill is complete.
+                await self._wait_for_kills()
         finally:
             self._is_running = False
 
-    def _hire(self) -> BenchWorker:
+    def _get_worker(self) -> BenchWorker:
         if self._worker is None:
             self._worker = BenchWorker(
                 self.settings, self._registry, self._open_store(), self._note, self._known_queues
             )
         return self._worker
 
-    async def _dismiss(self) -> None:
-        await self._see_killings_through()
+    async def _stop_worker(self) -> None:
+        await self._wait_for_kills()
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()
@@ -171,18 +171,18 @@ class JobBench:
     # Time
 
     async def now(self) -> datetime:
-        """Return what time it is on the bench, in UTC."""
+        """Return the time of the bench, in UTC."""
         return await self.store.read_time()
 
     async def travel(self, by: float | timedelta) -> None:
-        """Let so many seconds pass at once, for whatever is kept in Redis.
+        """Move the clock of Redis forward by so many seconds.
 
         Deferred jobs, retries and duplicates of unique jobs become due; results, locks and dead letters expire; leases
-        of the dead end and their jobs come back; cron entries fire, every tick on the way. Nothing is run.
+        of dead workers end and their jobs are requeued; cron entries fire, every tick on the way. No job is run.
         """
         left_seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
         if left_seconds < 0:
-            raise BenchError(f"Nobody can travel {-left_seconds:g} s into the past.")
+            raise BenchError(f"travel moves the clock forward, and {left_seconds:g} s would move it back.")
         while left_seconds > 0:
             step_seconds = decide_step_seconds(
                 left_seconds, self.settings.worker_lease_seconds, await self._to_next_tick_seconds()
@@ -191,12 +191,12 @@ class JobBench:
             left_seconds -= step_seconds
 
     async def _step(self, seconds: float) -> None:
-        worker = self._hire()
+        worker = self._get_worker()
         self._clock.offset_us += round(seconds * 1_000_000)
         await self.store.shorten_expiries(seconds, [self.store.keys.worker_key(worker.worker_id)])
-        # In earnest somebody is alive who renews in time, and who notices what became of the others.
+        # As a fleet does: a living worker renews in time, and reaps the others.
         await worker.beat()
-        await Sweeper(self.store).run_once()
+        await Reaper(self.store).run_once()
         await self._fire_cron()
 
     async def _fire_cron(self) -> None:
@@ -212,20 +212,20 @@ class JobBench:
     async def kill_worker(self, *, with_its_pod: bool = False) -> int:
         """Do to the worker what kill -9 does, in the middle of its jobs; returns how many it had in hand.
 
-        The supervisor of the pod notices at once: the jobs are due again, uncounted, run alone from now on, and are
-        dead-lettered once they have ended ``worker_crash_limit`` workers that way. ``with_its_pod`` takes the supervisor
-        away too, as a lost node does: the jobs are due again when the lease has run out, so ``travel`` that far.
-        May be called by a test beside ``run_due`` or inside a handler, which then ends here. What is due runs on
-        a new worker.
+        The supervisor of the pod notices at once: the jobs are due again, uncounted, and run alone from now on. A job
+        that has ended ``worker_crash_limit`` workers that way is dead-lettered. ``with_its_pod`` kills the supervisor as
+        well, as a lost node does: the jobs are due again when the lease has ended, so ``travel`` that far.
+        May be called by a test beside ``run_due`` or inside a handler, which then ends here. A new worker runs the jobs
+        that are due.
         """
         worker, self._worker = self._worker, None
         if worker is None:
             return 0
-        # A task of its own, because the caller may be one of those that are killed.
-        killing = asyncio.create_task(self._kill(worker, is_noticed=not with_its_pod))
-        self._killings.add(killing)
-        killing.add_done_callback(self._killings.discard)
-        return await asyncio.shield(killing)
+        # A task of its own, because the caller may be a handler that is killed.
+        kill = asyncio.create_task(self._kill(worker, is_noticed=not with_its_pod))
+        self._kills.add(kill)
+        kill.add_done_callback(self._kills.discard)
+        return await asyncio.shield(kill)
 
     async def _kill(self, worker: BenchWorker, *, is_noticed: bool) -> int:
         in_hand = await worker.kill()
@@ -240,24 +240,24 @@ class JobBench:
             await self.store.reap_workers(DeathCertificate(identity, cause))
         return in_hand
 
-    async def _see_killings_through(self) -> None:
-        if self._killings:
-            await asyncio.wait(self._killings)
+    async def _wait_for_kills(self) -> None:
+        if self._kills:
+            await asyncio.wait(self._kills)
 
     def cut_reply(self, script: CutScript, times: int = 1) -> None:
-        """Lose the next answer to a script: it runs, and whoever called it is cut off from Redis instead.
+        """Lose the next answer to a script: it runs, and its caller loses the connection to Redis instead.
 
-        ``enqueue_jobs`` has ``enqueue`` raise RedisUnavailable although the job is queued; a worker is expected to get
-        over the loss of the other two by itself.
+        For ``enqueue_jobs``, ``enqueue`` raises RedisUnavailable although the job is queued. A worker recovers by itself
+        from the loss of the other two.
         """
         if script not in get_args(CutScript):
             raise BenchError(
-                f"{script!r} is no script that can be cut; there are {', '.join(get_args(CutScript))}."
+                f"The answer to {script!r} cannot be cut. Name one of {', '.join(get_args(CutScript))}."
             )
         self._lost_replies[script] += times
 
     async def restart_redis(self) -> None:
-        """Stop the server and start it again with all it had; every connection is lost."""
+        """Stop the server and start it again with its data; every connection is lost."""
         await asyncio.to_thread(self._server.restart)
-        # A producer that has nothing under way learns of it by its next call; here it starts from a new socket.
+        # A producer without a call in flight would notice with its next one; here that opens a new socket.
         await self.store.wire.aclose()

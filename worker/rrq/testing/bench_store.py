@@ -1,4 +1,4 @@
-"""The store of a bench: the real scripts on a real Redis, at the time of the bench, with answers lost on request."""
+"""The store of a bench: the real scripts on a real Redis, by the clock of the bench; a test may have answers lost."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from rrq.settings import RRQSettings
 from rrq.store import JobStore
 from rrq.testing.clock import Clock
 
-# Expiries are counted by the clock of the server, which nobody can set: each key is given that much less time.
-# ARGV  1 milliseconds that have passed   2… keys of the living, who renew them in time
+# The server counts expiries by its own clock, which cannot be set: each key gets that much less time.
+# ARGV  1 milliseconds that have passed   2… keys that living workers renew in time
 _SHORTEN = """
 local spared = {}
 for i = 2, #ARGV do spared[ARGV[i]] = true end
@@ -25,7 +25,7 @@ _SHORTEN_SCRIPT = build_script("shorten_expiries", _SHORTEN)
 
 
 class BenchWire(Wire):
-    """A connection that runs scripts at the time of the bench, and may lose an answer or die."""
+    """A connection that runs scripts by the clock of the bench, and may lose an answer or be dead."""
 
     def __init__(self, store: JobStore, clock: Clock, lost_replies: Counter[str]) -> None:
         super().__init__(store.settings, store.redis)
@@ -60,9 +60,9 @@ class BenchWire(Wire):
         answer = await super().run(shifted, keys, args, timeout_seconds=timeout_seconds, read=read)
         if self._lost_replies[script.name]:
             self._lost_replies[script.name] -= 1
-            # Whatever else waits for an answer on this socket does not get it either, as in earnest.
+            # All other calls that wait for an answer on this socket lose it as well, as in production.
             await self.aclose()
-            raise self._cut_off(f"the answer to {script.name} got lost, as the test wished")
+            raise self._cut_off(f"the test cut the answer to {script.name}")
         return answer
 
     def _cut_off(self, reason: str) -> RedisCutOff:
@@ -70,7 +70,7 @@ class BenchWire(Wire):
 
 
 class BenchStore(JobStore):
-    """A store whose scripts run at the time of the bench; one for producers, one for each worker."""
+    """A store whose scripts run by the clock of the bench; one for producers, one for each worker."""
 
     def __init__(self, settings: RRQSettings, clock: Clock, lost_replies: Counter[str]) -> None:
         super().__init__(settings)
@@ -78,11 +78,11 @@ class BenchStore(JobStore):
         self.wire = self.bench_wire
 
     async def shorten_expiries(self, passed_seconds: float, spared: Sequence[str]) -> None:
-        """Take so much from the time that every key has left, those of the living excepted."""
-        # Past the shift, which is for scripts that read the time.
+        """Have every key but the ``spared`` ones expire that much earlier."""
+        # Without the shift, which is for scripts that read the time.
         await Wire.run(self.wire, _SHORTEN_SCRIPT, [], [int(passed_seconds * 1000), *spared])
 
     async def read_queue_names(self) -> set[str]:
-        """Return the names of all queues with something in them. By KEYS, which only a bench can afford."""
+        """Return the names of all queues that are not empty. With KEYS, which only a bench can afford."""
         found = await self.wire.call("KEYS", self.keys.queue_key("*"))
         return {self.keys.queue_name(key.decode()) for key in found}

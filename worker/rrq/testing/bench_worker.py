@@ -1,7 +1,7 @@
-"""The worker of a bench: claims, runs and reports as every worker does, when it is told to.
+"""The worker of a bench: claims, runs and reports as every worker does, but only when the bench calls it.
 
-It has no loop of its own and no thread: its lease is renewed where the bench says so. What becomes of a job is decided
-by ``engine/outcomes.py`` and the scripts, as always.
+It has no loop and no thread, and the bench renews its lease. The parts of the engine and the scripts are those of
+production.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from rrq.worker import RRQWorker
 
 logger = logging.getLogger(__name__)
 
-# How often a worker with jobs in hand hears of cancellations and looks for more to do.
+# How often a worker with jobs in hand sends a heartbeat, which brings cancellations, and claims more.
 _LOOK_SECONDS = 0.05
-# A job of a killed worker that will not end is left behind after this.
+# A killed worker waits this long for jobs that ignore their cancellation.
 _KILL_SECONDS = 1.0
 
 
@@ -38,14 +38,14 @@ class RunOutcome(StrEnum):
     RETRY = "retry"
     """Failed, or asked for it, and is due again later."""
     DEAD = "dead"
-    """Failed for good: among the dead letters."""
+    """Failed for good and dead-lettered."""
     CANCELLED = "cancelled"
     BACK = "back"
-    """Handed back uncounted, by a worker that had to stop."""
+    """Handed back uncounted by a worker that stopped."""
     FENCED = "fenced"
-    """Too late: the job had been given to another attempt, and this outcome changed nothing."""
+    """Too late: Redis had given the job to another attempt, and this outcome changed nothing."""
     KILLED = "killed"
-    """Its worker was killed by the test; as far as this attempt is concerned nobody heard of it again."""
+    """The test killed its worker; this attempt reported nothing."""
 
 
 @dataclass(frozen=True)

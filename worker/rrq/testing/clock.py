@@ -1,7 +1,7 @@
-"""Time as a bench tells it: that of Redis, and as much more as was travelled.
+"""Test clock: the time of Redis plus an offset.
 
-Every script reads the time once, by ``redis.call('TIME')`` in ``lua/shared/context.lua``. Here the scripts get another
-reading in its place; nothing else of them is changed, and those of production know nothing about it.
+Every script reads the time once, by ``redis.call('TIME')`` in ``lua/shared/context.lua``. A bench replaces this call in
+the text of its scripts and changes nothing else.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from rrq.broker.scripts import Script, build_script
 
 _READ_TIME = "redis.call('TIME')"
 
-#: What is left of a journey is travelled in small steps for this many leases. A fleet that heard nothing for long
-#: waits one lease before it takes anybody for dead, and only then is a worker reaped that died on the way.
+#: The clock moves in small steps for this many leases at the end of ``travel``. After a long silence a fleet waits one
+#: lease before it reaps, and only then a worker that died on the way is reaped.
 _LEASES_IN_STEPS = 2
 # As often as a worker renews by default: half a lease of silence would count as an outage.
 _STEPS_PER_LEASE = 3
@@ -19,12 +19,12 @@ _STEPS_PER_LEASE = 3
 
 @dataclass
 class Clock:
-    """How far a bench has travelled."""
+    """How far the clock of a bench is ahead of that of Redis."""
 
     offset_us: int = 0
 
     def shift(self, script: Script) -> Script:
-        """Return the script as it runs at the time of the bench."""
+        """Return the script as it runs by the clock of the bench."""
         if self.offset_us == 0:
             return script
         if script.source.count(_READ_TIME) != 1:
@@ -36,7 +36,7 @@ class Clock:
 def decide_step_seconds(
     left_seconds: float, lease_seconds: float, to_next_tick_seconds: float | None
 ) -> float:
-    """Return how far to travel before the living worker shows itself and cron is looked at."""
+    """Return how far to move the clock before the worker renews its lease and cron entries fire."""
     far_seconds = left_seconds - _LEASES_IN_STEPS * lease_seconds
     step_seconds = far_seconds if far_seconds > 0 else min(left_seconds, lease_seconds / _STEPS_PER_LEASE)
     if to_next_tick_seconds is not None and 0 < to_next_tick_seconds < step_seconds:
