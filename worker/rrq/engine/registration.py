@@ -241,10 +241,10 @@ class Registration:
                 await store.reconcile_worker(self.identity, [attempt.claimed for attempt in owned])
             remaining = await store.deregister_worker(self.identity)
         except LOST_REPLY_ERRORS as error:
-            logger.warning("worker left without telling Redis", extra={"error": str(error)})
+            logger.warning("worker not deregistered, Redis gave no answer", extra={"error": str(error)})
             return
         if remaining:
             logger.warning(
-                "jobs that could not be stopped are given back when this process has ended",
+                "jobs that ignored their cancellation are requeued when this process has ended",
                 extra={"worker_id": self._worker.worker_id, "jobs": remaining},
             )
