@@ -336,7 +336,7 @@ class RRQClient:
             if other_id is not None:
                 job.id = other_id
             jobs.append(job)
-        if self._hooks.has_hooks:
+        if self._hooks.hooks or self.settings.event_handlers:
             for job in jobs:
                 await self._hooks.trigger_event("on_job_enqueued", job)
         return jobs
