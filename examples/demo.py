@@ -32,8 +32,8 @@ from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rrq_operator.api.redis_urls import RedisIdentity
     from rrq_operator.api.spec import Pool
-    from rrq_operator.local.launch import RedisAddress
 
 MANIFEST = Path(__file__).with_name("pool.yaml")
 GIVE_UP_SECONDS = 300.0
@@ -154,12 +154,12 @@ def take_pool() -> Pool:
     return replace(pool, spec=pool.spec.model_copy(update={"queues": [queue]}))
 
 
-async def run(pool: Pool, address: RedisAddress, display: Display, count: int) -> Story | None:
+async def run(pool: Pool, address: RedisIdentity, display: Display, count: int) -> Story | None:
     with log_folder_of(None) as folder:
         session = LocalSession(LocalPlan([(pool, address)], folder), display.tell)
         client = RRQClient(
             RRQSettings(
-                redis_dsn=address.dsn,
+                redis_dsn=address.url,
                 key_prefix=address.key_prefix,
                 default_queue_name=pool.spec.queues[0],
                 default_result_ttl_seconds=600,

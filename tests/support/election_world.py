@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from rrq_operator.control.election import (
     Leadership,
-    LeaseTaken,
-    LeaseUnreachable,
     Surroundings,
     lead,
 )
-from rrq_operator.decide.election_rules import Timing
+from rrq_operator.decide.election_rules import LeaseTaken, LeaseUnreachable, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

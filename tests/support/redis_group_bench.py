@@ -18,9 +18,9 @@ from rrq_operator.control.services import Round, Shell
 
 if TYPE_CHECKING:
     from rrq.flow import PoolReport
+    from rrq_operator.api.redis_urls import RedisIdentity
     from rrq_operator.api.spec import Pool
     from rrq_operator.cluster.kube import Kube
-    from rrq_operator.cluster.redis_sources import RedisIdentity
 
 
 class NoteTaker:

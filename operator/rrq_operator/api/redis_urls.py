@@ -6,12 +6,21 @@ and what it keeps are for the programs of the tenant; the operator leaves them o
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
+from rrq.runtime.masking import mask_url
 from rrq_operator.api.rules import CONTROL_CHARACTERS, Rule, for_re2, matching
 
-__all__ = ["LONGEST_URL", "URL_RULES", "drop_client_options", "find_passwords", "find_url_fault"]
+__all__ = [
+    "LONGEST_URL",
+    "URL_RULES",
+    "RedisIdentity",
+    "drop_client_options",
+    "find_passwords",
+    "find_url_fault",
+]
 
 #: What the operator passes on.
 _OPTIONS: Final = (
@@ -51,6 +60,17 @@ _KNOWN_OPTIONS: Final = matching(
     "worker.env",
 )
 URL_RULES: Final = (_NO_CONTROL, _SCHEME, _KNOWN_OPTIONS)
+
+
+@dataclass(frozen=True)
+class RedisIdentity:
+    """One Redis as one tenant sees it. Its text shows no password."""
+
+    url: str
+    key_prefix: str
+
+    def __repr__(self) -> str:
+        return f"RedisIdentity({mask_url(self.url)!r}, {self.key_prefix!r})"
 
 
 def find_url_fault(url: str) -> str | None:

@@ -8,8 +8,7 @@ import aiohttp
 from kubernetes.aio.client import CoordinationV1Api, V1Lease, V1LeaseSpec, V1ObjectMeta
 from kubernetes.aio.client.exceptions import ApiException, ConflictException, NotFoundException
 
-from rrq_operator.control.election import LeaseTaken, LeaseUnreachable
-from rrq_operator.decide.election_rules import LeaseRecord
+from rrq_operator.decide.election_rules import LeaseRecord, LeaseTaken, LeaseUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

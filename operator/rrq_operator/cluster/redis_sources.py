@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from rrq.runtime.masking import mask_url
-from rrq_operator.api.redis_urls import find_url_fault
+from rrq_operator.api.redis_urls import RedisIdentity, find_url_fault
 from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.kube import Kube, KubeError, KubeMissing, KubeUnavailable, secrets_path
 from rrq_operator.decide.manifests import Manifest
@@ -31,17 +30,6 @@ _DOUBTFUL_PER_NAMESPACE = 2
 _READS_AT_ONCE = 20
 
 SecretName = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class RedisIdentity:
-    """One Redis as one tenant sees it. Its text shows no password."""
-
-    url: str
-    key_prefix: str
-
-    def __repr__(self) -> str:
-        return f"RedisIdentity({mask_url(self.url)!r}, {self.key_prefix!r})"
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,22 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rrq_operator.decide.election_rules import (
     Acquire,
     Create,
     LeaseRecord,
+    LeaseStore,
+    LeaseTaken,
+    LeaseUnreachable,
     Look,
     Lost,
     Memory,
     Renew,
     Timing,
     Wait,
+    WorkDoesNotStop,
     build_held,
     build_released,
     build_vacant,
@@ -46,36 +50,6 @@ RELEASE_ATTEMPTS = 3
 _LOOKS_AT_ENDING_WORK = 10
 # Goes on while the machine sleeps, which Linux's monotonic clock does not.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class ElectionError(Exception):
-    """Something about the Lease went wrong."""
-
-
-class LeaseTaken(ElectionError):
-    """A write did not happen: the Lease is no longer as it was when the write was decided."""
-
-
-class LeaseUnreachable(ElectionError):
-    """Whether a read or write happened is unknown."""
-
-
-class WorkDoesNotStop(ElectionError):
-    """The work of a leader goes on after its leadership; only the end of the process stops it."""
-
-
-class LeaseStore(Protocol):
-    """One Lease. Each call fails with `LeaseUnreachable`, and a write with `LeaseTaken`."""
-
-    async def read(self) -> LeaseRecord | None: ...
-
-    async def create(self, record: LeaseRecord) -> LeaseRecord:
-        """Write it if there is none, and return what is there now."""
-        ...
-
-    async def replace(self, record: LeaseRecord) -> LeaseRecord:
-        """Write it if `record.version` is the latest, and return what is there now."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import logging
 from time import monotonic
 from typing import Any, NamedTuple
 
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
 from rrq_operator.cluster.kube import Kube, KubeError, pools_path
 from rrq_operator.cluster.redis_sources import (
-    RedisIdentity,
     RedisSources,
     RedisSourceTrouble,
     ResolvedRedis,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from rrq.broker.messages import Observation, WorkerObservation
 from rrq.runtime.masking import clean_foreign_text, mask_secrets
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
-from rrq_operator.cluster.redis_sources import RedisIdentity, describe_source
+from rrq_operator.cluster.redis_sources import describe_source
 from rrq_operator.control.pool_slot import Membership
 from rrq_operator.control.services import Round, Shell
 from rrq_operator.decide.cron_entries import build_cron_jobs, split_tables

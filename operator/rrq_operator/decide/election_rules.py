@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 #: Of a duration that somebody else wrote; a Lease with an hour in it must not stop the operator for an hour.
 LONGEST_HONOURED_SECONDS = 60
@@ -66,6 +67,36 @@ class LeaseRecord:
     acquired_at: datetime | None = None
     renewed_at: datetime | None = None
     transitions: int = 0
+
+
+class ElectionError(Exception):
+    """Something about the Lease went wrong."""
+
+
+class LeaseTaken(ElectionError):
+    """A write did not happen: the Lease is no longer as it was when the write was decided."""
+
+
+class LeaseUnreachable(ElectionError):
+    """Whether a read or write happened is unknown."""
+
+
+class WorkDoesNotStop(ElectionError):
+    """The work of a leader goes on after its leadership; only the end of the process stops it."""
+
+
+class LeaseStore(Protocol):
+    """One Lease. Each call fails with `LeaseUnreachable`, and a write with `LeaseTaken`."""
+
+    async def read(self) -> LeaseRecord | None: ...
+
+    async def create(self, record: LeaseRecord) -> LeaseRecord:
+        """Write it if there is none, and return what is there now."""
+        ...
+
+    async def replace(self, record: LeaseRecord) -> LeaseRecord:
+        """Write it if `record.version` is the latest, and return what is there now."""
+        ...
 
 
 @dataclass(frozen=True)

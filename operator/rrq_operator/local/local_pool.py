@@ -9,8 +9,9 @@ from pathlib import Path
 from rrq.broker.messages import Observation
 from rrq.flow import PoolReport
 from rrq.store import JobStore
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
-from rrq_operator.local.launch import RedisAddress, build_command, build_environment
+from rrq_operator.local.launch import build_command, build_environment
 from rrq_operator.local.pool_snapshot import PoolPicture
 from rrq_operator.local.worker_process import WorkerProcess
 
@@ -23,7 +24,7 @@ class PoolContext:
     """What a pool needs of the session."""
 
     pool: Pool
-    address: RedisAddress
+    address: RedisIdentity
     store: JobStore
     session: str
     log_folder: Path

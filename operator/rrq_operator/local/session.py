@@ -10,11 +10,11 @@ from time import monotonic
 
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
 from rrq_operator.local.burst_pool import BurstPool
 from rrq_operator.local.fleet import Fleet
 from rrq_operator.local.guard import kill_session, start_guard
-from rrq_operator.local.launch import RedisAddress
 from rrq_operator.local.local_pool import KILL_AFTER_DRAIN_SECONDS, LocalPool, PoolContext
 from rrq_operator.local.pool_snapshot import PoolPicture
 from rrq_operator.local.redis_group import RedisGroup, end_task
@@ -32,7 +32,7 @@ class PoolFailed(Exception):
 class LocalPlan:
     """What a session runs: each pool with its Redis, and where logs go."""
 
-    pools: Sequence[tuple[Pool, RedisAddress]]
+    pools: Sequence[tuple[Pool, RedisIdentity]]
     log_folder: Path
     keeps_logs: bool = False
 
@@ -53,7 +53,7 @@ class LocalSession:
             self._groups.append(RedisGroup(store, pools, partial(tell, "")))
         self._stopping = asyncio.Event()
 
-    def _build_pool(self, pool: Pool, address: RedisAddress, tell: Callable[[str, str], None]) -> LocalPool:
+    def _build_pool(self, pool: Pool, address: RedisIdentity, tell: Callable[[str, str], None]) -> LocalPool:
         context = PoolContext(
             pool, address, self._stores[address], self._id, self._plan.log_folder, partial(tell, pool.name)
         )
@@ -128,10 +128,10 @@ class LocalSession:
             await asyncio.sleep(_LOOK_AFTER_SECONDS)
 
 
-def _open_store(address: RedisAddress) -> JobStore:
+def _open_store(address: RedisIdentity) -> JobStore:
     return JobStore(
         RRQSettings(
-            redis_dsn=address.dsn,
+            redis_dsn=address.url,
             key_prefix=address.key_prefix,
             redis_socket_timeout_seconds=_REDIS_TIMEOUT_SECONDS,
             redis_connect_timeout_seconds=_REDIS_TIMEOUT_SECONDS,

@@ -20,8 +20,7 @@ from rrq.engine.cron_scheduler import CronTracker
 from rrq.exc import RRQError, SettingsError
 from rrq.flow import PoolReport
 from rrq.runtime.masking import MASK, clean_foreign_text, mask_secrets, mask_url
-from rrq_operator.api.redis_urls import drop_client_options, find_passwords
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity, drop_client_options, find_passwords
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.publishing import Publication
 

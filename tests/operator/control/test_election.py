@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from election_world import Weather, World
-from rrq_operator.control.election import Leadership, WorkDoesNotStop
 from rrq_operator.decide.election_rules import (
     MOST_TRANSITIONS,
     Acquire,
@@ -29,6 +28,7 @@ from rrq_operator.decide.election_rules import (
     Sighting,
     Timing,
     Wait,
+    WorkDoesNotStop,
     build_held,
     build_released,
     build_vacant,
@@ -38,6 +38,8 @@ from rrq_operator.decide.election_rules import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rrq_operator.control.election import Leadership
 
 TIMING = Timing()
 NOON = datetime(2031, 5, 17, 12, 0, 0, 5, tzinfo=UTC)

@@ -15,7 +15,7 @@ from rrq.broker.cron_table import build_cron_table
 from rrq.broker.messages import Observation
 from rrq.cron import CronJob
 from rrq.flow import Limit, PoolReport
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.control import leader as leader_module
 from rrq_operator.control import redis_group as group_module
 from rrq_operator.control.redis_group import RedisGroup

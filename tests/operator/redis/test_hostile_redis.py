@@ -21,7 +21,7 @@ from hostile_redis import (
 )
 from queue_steps import ask, enqueue
 from redis_group_bench import Bench
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 from waiting import eventually
 
