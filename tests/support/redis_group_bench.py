@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from pools import build_pool
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
 from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.redis_sources import SecretVersion
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.pool_slot import Controller, Membership, Seat, Turn
 from rrq_operator.control.redis_group import RedisGroup
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 
 if TYPE_CHECKING:
     from rrq.flow import PoolReport
@@ -61,9 +61,9 @@ class Bench:
     def __init__(self, identity: RedisIdentity) -> None:
         # Nothing here talks to the cluster: that is what controllers do.
         nobody = cast("Kube", SimpleNamespace(may_write=lambda: True))
-        self.world = World()
-        self.shell = Shell(nobody, self.world, Events(nobody), Metrics())
-        self.group = RedisGroup(identity, self.shell)
+        self.cluster_cache = ClusterCache()
+        self.services = Services(nobody, self.cluster_cache, Events(nobody), Metrics())
+        self.group = RedisGroup(identity, self.services)
         self.members: dict[tuple[str, str], Membership] = {}
         self.actions = asyncio.Semaphore(20)
 
@@ -71,7 +71,7 @@ class Bench:
         taker = NoteTaker()
         record = build_record(name, **spec)
         assert record.pool is not None
-        self.world.set_pool(record)
+        self.cluster_cache.set_pool(record)
         seat = Seat(record.uid, cast("Controller", taker), Turn(self.actions), Turn(self.actions))
         self.members[record.key] = Membership(record.pool, seat, SecretVersion())
         self.group.set_members(self.members)

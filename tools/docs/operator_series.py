@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rrq.broker.messages import Observation, QueueObservation
 from rrq_operator.api.spec import API_VERSION, KIND
-from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.control.burst_pool import BurstPool
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.replica_pool import ReplicaPool
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.manifests import POOL_LABEL, RUN_LABEL
 from rrq_operator.decide.objects import format_time, parse_job, parse_pod
 
@@ -35,15 +35,15 @@ NEVER_SOON = "0 0 1 1 *"
 
 def read_operator_series() -> Series:
     """Return every series of an operator that has something to say about everything."""
-    world, metrics = World(), Metrics()
+    cluster_cache, metrics = ClusterCache(), Metrics()
     nobody: Any = None
-    shell = Shell(nobody, world, nobody, metrics)
-    world.set_pod(None, parse_pod(_crashing_pod("emails")))
-    _look(ReplicaPool(("shop", "emails"), shell), _pool("emails", scaling={"maxReplicas": 1}))
-    world.set_job(None, parse_job(_failed_run("imports")))
-    _look(BurstPool(("shop", "imports"), shell), _pool("imports", type="Job", job={"start": "WhenDue"}))
+    services = Services(nobody, cluster_cache, nobody, metrics)
+    cluster_cache.set_pod(None, parse_pod(_crashing_pod("emails")))
+    _look(ReplicaPool(("shop", "emails"), services), _pool("emails", scaling={"maxReplicas": 1}))
+    cluster_cache.set_job(None, parse_job(_failed_run("imports")))
+    _look(BurstPool(("shop", "imports"), services), _pool("imports", type="Job", job={"start": "WhenDue"}))
     _look(
-        BurstPool(("shop", "nightly"), shell),
+        BurstPool(("shop", "nightly"), services),
         _pool("nightly", type="Job", job={"start": "OnSchedule", "schedule": NEVER_SOON}),
     )
     metrics.count_calls(lambda: 1, lambda: 1)

@@ -10,7 +10,14 @@ from time import monotonic
 from typing import Any
 
 from rrq_operator.api.spec import Pool, SpecError, parse_pool
-from rrq_operator.decide.objects import BudgetView, DeploymentView, JobView, PodView, PoolKey, parse_time
+from rrq_operator.decide.objects import (
+    BudgetObject,
+    DeploymentObject,
+    JobObject,
+    PodObject,
+    PoolKey,
+    parse_time,
+)
 
 #: As long as a lease of a worker may be, and then some: after that Redis has forgotten it as well.
 _REMEMBER_VANISHED_SECONDS = 600.0
@@ -61,19 +68,19 @@ def _parse_version(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
 
 
-class World:
+class ClusterCache:
     """The caches. All methods are plain and quick; nothing here waits."""
 
     def __init__(self) -> None:
         self.pools: dict[PoolKey, PoolRecord] = {}
         self._dropped: dict[str, None] = {}
         self._heard_at: dict[str, float] = {}
-        self.deployments: dict[PoolKey, DeploymentView] = {}
-        self.budgets: dict[PoolKey, BudgetView] = {}
-        self.jobs: defaultdict[PoolKey, dict[str, JobView]] = defaultdict(dict)
-        self.pods: defaultdict[PoolKey, dict[str, PodView]] = defaultdict(dict)
+        self.deployments: dict[PoolKey, DeploymentObject] = {}
+        self.budgets: dict[PoolKey, BudgetObject] = {}
+        self.jobs: defaultdict[PoolKey, dict[str, JobObject]] = defaultdict(dict)
+        self.pods: defaultdict[PoolKey, dict[str, PodObject]] = defaultdict(dict)
         self.pool_of_pod: dict[str, PoolKey] = {}
-        self.vanished: dict[str, PodView] = {}
+        self.vanished: dict[str, PodObject] = {}
         """What was last known of pods that are gone, by uid."""
         self._vanished_at: dict[str, float] = {}
         self.on_pool: Callable[[PoolKey], None] = lambda key: None
@@ -124,10 +131,10 @@ class World:
 
     # Children
 
-    def set_deployment(self, before: DeploymentView | None, after: DeploymentView | None) -> None:
+    def set_deployment(self, before: DeploymentObject | None, after: DeploymentObject | None) -> None:
         self._set_one(self.deployments, before, after)
 
-    def set_budget(self, before: BudgetView | None, after: BudgetView | None) -> None:
+    def set_budget(self, before: BudgetObject | None, after: BudgetObject | None) -> None:
         self._set_one(self.budgets, before, after)
 
     def _set_one(self, views: dict[PoolKey, Any], before: Any, after: Any) -> None:
@@ -138,14 +145,14 @@ class World:
             views[after.pool] = after
         self._tell(*(view for view in (before, after) if view is not None and view.name == view.pool[1]))
 
-    def set_job(self, before: JobView | None, after: JobView | None) -> None:
+    def set_job(self, before: JobObject | None, after: JobObject | None) -> None:
         if before is not None:
             self._forget(self.jobs, before.pool, before.uid)
         if after is not None:
             self.jobs[after.pool][after.uid] = after
         self._tell(before, after)
 
-    def set_pod(self, before: PodView | None, after: PodView | None) -> None:
+    def set_pod(self, before: PodObject | None, after: PodObject | None) -> None:
         if before is not None:
             self._forget(self.pods, before.pool, before.uid)
         if after is not None:
@@ -156,7 +163,7 @@ class World:
             self._remember_vanished(before)
         self._tell(before, after)
 
-    def _remember_vanished(self, pod: PodView) -> None:
+    def _remember_vanished(self, pod: PodObject) -> None:
         now = monotonic()
         self.vanished[pod.uid], self._vanished_at[pod.uid] = pod, now
         oldest = now - _REMEMBER_VANISHED_SECONDS

@@ -18,19 +18,19 @@ from rrq_operator.cluster.kube import (
 from rrq_operator.cluster.redis_sources import SecretVersion
 from rrq_operator.control.children import describe_fault
 from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.bursts import RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.decide.manifests import build_job, build_selector, job_name
 from rrq_operator.decide.objects import (
-    JobView,
-    PodView,
+    JobObject,
+    PodObject,
     PoolKey,
     owner_uid_of,
     parse_job,
     parse_pod,
     parse_time,
 )
-from rrq_operator.decide.status import Fault, Picture, build_job_status
+from rrq_operator.decide.status import Fault, PoolSnapshot, build_job_status
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class BurstPool:
     #: Nobody waits for a pod before its work is due: a run finds what is due when it starts.
     horizon_seconds = 0.0
 
-    def __init__(self, key: PoolKey, shell: Shell) -> None:
+    def __init__(self, key: PoolKey, services: Services) -> None:
         self._key = key
-        self._shell = shell
-        self._reporter = Reporter(key, shell)
+        self._services = services
+        self._reporter = Reporter(key, services)
         self._started = 0
         self._last_schedule_at: float | None = None
         self._decision: RunDecision | None = None
@@ -64,7 +64,7 @@ class BurstPool:
     def decide(self, this_round: Round, pool: Pool) -> bool:
         """Take one decision; returns whether there is anything to do about it."""
         jobs = self._own_jobs(pool)
-        pods = list(self._shell.world.pods.get(self._key, {}).values())
+        pods = list(self._services.cluster_cache.pods.get(self._key, {}).values())
         memory = self._remember(this_round, jobs)
         is_on_hold = this_round.is_on_hold(pool)
         if self._told_failed is None:
@@ -82,7 +82,7 @@ class BurstPool:
             # Only what was asked for can have been refused.
             self._fault = None
             self._last_schedule_at = decision.schedule_at or self._last_schedule_at
-        picture = Picture(
+        picture = PoolSnapshot(
             pool=pool,
             queues=None if this_round.seen is None else this_round.seen.queues,
             queue_fault=this_round.queue_fault,
@@ -115,7 +115,7 @@ class BurstPool:
             # Another operator has started this run, or the watch is behind: the next round sees it.
             self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
         except KubeError as error:
-            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._services.metrics.api_errors.labels(error.reason or "Other").inc()
             self._retry_at = monotonic() + _RETRY_SECONDS
             self._fault = describe_fault(error)
             logger.warning(
@@ -145,7 +145,7 @@ class BurstPool:
         self._last_schedule_at = decision.schedule_at or self._last_schedule_at
         self._fault = None
         self._retry_at = monotonic() + _WATCH_LAG_SECONDS
-        self._shell.metrics.decisions.labels(*self._key, decision.reason).inc()
+        self._services.metrics.decisions.labels(*self._key, decision.reason).inc()
         words = decision.words
         if self._started != decision.start:
             words += ", under the next number whose name is free"
@@ -159,7 +159,7 @@ class BurstPool:
         path = jobs_path(pool.namespace)
         for number in range(run, run + _MOST_TAKEN_NAMES):
             try:
-                await self._shell.kube.create(path, build_job(pool, number, secret_digest))
+                await self._services.kube.create(path, build_job(pool, number, secret_digest))
             except KubeConflict as conflict:
                 if not await self._is_of_another(f"{path}/{job_name(pool, number)}", pool):
                     raise
@@ -174,13 +174,13 @@ class BurstPool:
 
     async def _is_of_another(self, job_path: str, pool: Pool) -> bool:
         try:
-            return owner_uid_of(await self._shell.kube.read(job_path)) != pool.uid
+            return owner_uid_of(await self._services.kube.read(job_path)) != pool.uid
         except KubeMissing:
             return False  # gone meanwhile, or it was not the name that was refused
 
     async def _is_still_wanted(self, pool: Pool, run: int) -> bool:
         """Ask the API server itself: the watch may not show yet what another operator or a person has done."""
-        kube = self._shell.kube
+        kube = self._services.kube
         try:
             raw = await kube.read(f"{pools_path(pool.namespace)}/{pool.name}")
         except KubeMissing:
@@ -201,11 +201,11 @@ class BurstPool:
         change = {"spec": {"ttlSecondsAfterFinished": pool.spec.runs.ttl_seconds_after_finished}}
         for name in decision.expire:
             try:
-                await self._shell.kube.merge(f"{jobs_path(pool.namespace)}/{name}", change)
+                await self._services.kube.merge(f"{jobs_path(pool.namespace)}/{name}", change)
             except KubeMissing:
                 continue  # somebody has tidied up already
 
-    def _say_failures(self, jobs: Iterable[JobView]) -> None:
+    def _say_failures(self, jobs: Iterable[JobObject]) -> None:
         failed = {job.name: job for job in jobs if job.is_finished and not job.has_succeeded}
         for name in failed.keys() - (self._told_failed or set()):
             # In the words of the condition, which makes the same event unless another run failed right before.
@@ -213,12 +213,14 @@ class BurstPool:
             self._reporter.say("RunFailed", words, is_warning=True)
         self._told_failed = set(failed)
 
-    def _own_jobs(self, pool: Pool) -> list[JobView]:
+    def _own_jobs(self, pool: Pool) -> list[JobObject]:
         return [
-            job for job in self._shell.world.jobs.get(self._key, {}).values() if job.owner_uid == pool.uid
+            job
+            for job in self._services.cluster_cache.jobs.get(self._key, {}).values()
+            if job.owner_uid == pool.uid
         ]
 
-    def _remember(self, this_round: Round, jobs: list[JobView]) -> RunMemory:
+    def _remember(self, this_round: Round, jobs: list[JobObject]) -> RunMemory:
         """Put together what is known of earlier runs: from the status, the Jobs and this process."""
         told = _told_of_runs(this_round)
         # A run that was started although its status could not be written any more has served its tick.
@@ -237,7 +239,7 @@ def _told_of_runs(this_round: Round) -> dict[str, str]:
     return this_round.record.status.get("job") or {}
 
 
-def _find_told(this_round: Round, jobs: list[JobView]) -> set[str]:
+def _find_told(this_round: Round, jobs: list[JobObject]) -> set[str]:
     """Return the runs whose end was told of before this process: each failure makes one event."""
     told = _told_of_runs(this_round)
     if "lastFinishTime" not in told:
@@ -246,5 +248,5 @@ def _find_told(this_round: Round, jobs: list[JobView]) -> set[str]:
     return {job.name for job in jobs if job.finished_at is not None and job.finished_at <= until}
 
 
-def _is_run_under_way(pod: PodView) -> bool:
+def _is_run_under_way(pod: PodObject) -> bool:
     return pod.owner_kind == "Job" and not pod.has_ended

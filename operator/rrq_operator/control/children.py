@@ -18,7 +18,7 @@ from rrq_operator.cluster.kube import (
     deployments_path,
 )
 from rrq_operator.cluster.redis_sources import SecretVersion
-from rrq_operator.control.services import Shell
+from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import (
     DIGEST_ANNOTATION,
     MANAGER,
@@ -26,7 +26,7 @@ from rrq_operator.decide.manifests import (
     build_deployment,
     build_disruption_budget,
 )
-from rrq_operator.decide.objects import BudgetView, DeploymentView, digest_spec, owner_uid_of
+from rrq_operator.decide.objects import BudgetObject, DeploymentObject, digest_spec, owner_uid_of
 from rrq_operator.decide.status import REPLACING_REASON, Fault
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -44,7 +44,7 @@ class _Child:
     def digest(self) -> str:
         return str(self.manifest["metadata"]["annotations"][DIGEST_ANNOTATION])
 
-    def differs_from(self, view: DeploymentView | BudgetView | None) -> bool:
+    def differs_from(self, view: DeploymentObject | BudgetObject | None) -> bool:
         if view is None or self.live_digest is None:
             return True
         return view.digest != self.digest or view.live_digest != self.live_digest
@@ -53,8 +53,8 @@ class _Child:
 class Children:
     """The objects of one pool with replicas."""
 
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._made_of: tuple[int, str, str, str] | None = None
         #: A digest, and what an earlier operator showed instead of it.
         self._inherited = ("", "")
@@ -89,10 +89,11 @@ class Children:
             self._retry_at, self._retry_seconds = 0.0, _FIRST_RETRY_SECONDS
         if monotonic() < self._retry_at:
             return False
-        world = self._shell.world
+        cluster_cache = self._services.cluster_cache
         differs = (
-            self._deployment is not None and self._deployment.differs_from(world.deployments.get(pool.key))
-        ) or (self._budget is not None and self._budget.differs_from(world.budgets.get(pool.key)))
+            self._deployment is not None
+            and self._deployment.differs_from(cluster_cache.deployments.get(pool.key))
+        ) or (self._budget is not None and self._budget.differs_from(cluster_cache.budgets.get(pool.key)))
         if not differs:
             # Also when it was not us who mended it, or a write took effect whose answer was lost.
             self.fault = None
@@ -105,7 +106,7 @@ class Children:
         value, and what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells
         later operators the same, also after the Secret has got another version.
         """
-        live = self._shell.world.deployments.get(pool.key)
+        live = self._services.cluster_cache.deployments.get(pool.key)
         if live is not None and live.secret_shown and version.digest:
             is_version = live.secret_shown == version.resource_version
             if is_version or live.secret_digest == version.digest:
@@ -113,7 +114,7 @@ class Children:
         digest, shown = self._inherited
         return shown if digest == version.digest else version.digest
 
-    def is_applied(self, deployment: DeploymentView) -> bool:
+    def is_applied(self, deployment: DeploymentObject) -> bool:
         """Whether this Deployment was made of the manifest of now; true while no manifest can be made."""
         return self._deployment is None or deployment.digest == self._deployment.digest
 
@@ -125,7 +126,7 @@ class Children:
             await self._apply_deployment(pool, self._deployment, replicas)
             await self._apply_budget(pool, self._budget)
         except KubeError as error:
-            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._services.metrics.api_errors.labels(error.reason or "Other").inc()
             self._retry_at = monotonic() + self._retry_seconds
             self._retry_seconds = min(_LONGEST_RETRY_SECONDS, self._retry_seconds * 2)
             self._in_the_way = self._count_predecessors(pool)
@@ -140,13 +141,13 @@ class Children:
 
     def _count_predecessors(self, pool: Pool) -> int:
         """Return how many of the objects that the watches show belong to an earlier pool of this name."""
-        world = self._shell.world
-        views = (world.deployments.get(pool.key), world.budgets.get(pool.key))
+        cluster_cache = self._services.cluster_cache
+        views = (cluster_cache.deployments.get(pool.key), cluster_cache.budgets.get(pool.key))
         return sum(view is not None and view.owner_uid != pool.uid for view in views)
 
     async def _apply_deployment(self, pool: Pool, child: _Child, replicas: int) -> None:
-        kube, path = self._shell.kube, f"{deployments_path(pool.namespace)}/{pool.name}"
-        view = self._shell.world.deployments.get(pool.key)
+        kube, path = self._services.kube, f"{deployments_path(pool.namespace)}/{pool.name}"
+        view = self._services.cluster_cache.deployments.get(pool.key)
         is_known = view is not None and view.owner_uid == pool.uid
         is_new = not is_known and not await _is_ours(kube, path, pool)
         manifest = child.manifest
@@ -162,8 +163,8 @@ class Children:
         child.live_digest = digest_spec(raw["spec"])
 
     async def _apply_budget(self, pool: Pool, child: _Child) -> None:
-        kube, path = self._shell.kube, f"{budgets_path(pool.namespace)}/{pool.name}"
-        view = self._shell.world.budgets.get(pool.key)
+        kube, path = self._services.kube, f"{budgets_path(pool.namespace)}/{pool.name}"
+        view = self._services.cluster_cache.budgets.get(pool.key)
         if view is None or view.owner_uid != pool.uid:
             await _is_ours(kube, path, pool)
         raw = await kube.apply(path, child.manifest)

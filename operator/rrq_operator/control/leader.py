@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
 from rrq_operator.cluster.kube import Kube, KubeError, pools_path
 from rrq_operator.cluster.redis_sources import (
     RedisSources,
@@ -24,7 +24,7 @@ from rrq_operator.control.pool_slot import Membership, Seat, Turn
 from rrq_operator.control.redis_group import RedisGroup
 from rrq_operator.control.replica_pool import ReplicaPool
 from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.status import Fault, build_invalid_status
 from rrq_operator.redis.queues import QueueTrouble
@@ -55,10 +55,10 @@ class _InvalidPool(NamedTuple):
 class Leader:
     """One term of office."""
 
-    def __init__(self, shell: Shell, namespace: str | None) -> None:
-        self._shell = shell
+    def __init__(self, services: Services, namespace: str | None) -> None:
+        self._services = services
         self._namespace = namespace
-        self._sources = RedisSources(shell.kube, _SECRETS_SECONDS)
+        self._sources = RedisSources(services.kube, _SECRETS_SECONDS)
         self._seats: dict[PoolKey, Seat] = {}
         self._groups: dict[RedisIdentity, tuple[RedisGroup, asyncio.Task[None]]] = {}
         self._group_of: dict[PoolKey, RedisGroup] = {}
@@ -74,9 +74,9 @@ class Leader:
 
     async def run(self) -> None:
         """Look after the pools until cancelled."""
-        world = self._shell.world
-        world.on_pool = lambda key: self._wake.set()
-        world.on_child = self._touch
+        cluster_cache = self._services.cluster_cache
+        cluster_cache.on_pool = lambda key: self._wake.set()
+        cluster_cache.on_child = self._touch
         try:
             while True:
                 self._wake.clear()
@@ -87,7 +87,7 @@ class Leader:
                 self.ticked_at = monotonic()
                 await self._pause()
         finally:
-            world.on_pool = world.on_child = lambda key: None
+            cluster_cache.on_pool = cluster_cache.on_child = lambda key: None
             for _, task in self._groups.values():
                 self._let_go(task)
             for seat in self._seats.values():
@@ -95,7 +95,7 @@ class Leader:
             for invalid in self._invalid.values():
                 self._let_go(invalid.turn.task)
             await asyncio.gather(*self._leaving, return_exceptions=True)
-            self._shell.metrics.drop_pools()
+            self._services.metrics.drop_pools()
 
     def list_soon(self) -> None:
         """Have the pools listed in the next round: the watch has missed something."""
@@ -117,8 +117,8 @@ class Leader:
 
     async def _round(self) -> None:
         await self._list_pools()
-        records = list(self._shell.world.pools.values())
-        self._shell.metrics.pools.set(len(records))
+        records = list(self._services.cluster_cache.pools.values())
+        self._services.metrics.pools.set(len(records))
         self._doubt_refused()
         await self._sources.refresh(record.pool for record in records if record.pool is not None)
         members: dict[RedisIdentity, dict[PoolKey, Membership]] = {}
@@ -143,14 +143,14 @@ class Leader:
             return
         self._list_at = monotonic() + _LIST_POOLS_SECONDS
         try:
-            await list_pools(self._shell.kube, self._shell.world, self._namespace)
+            await list_pools(self._services.kube, self._services.cluster_cache, self._namespace)
         except KubeError as error:
             logger.warning("pools not listed", extra={"error": str(error)})
 
     def _doubt_refused(self) -> None:
         """Have Secrets read again whose password is refused: perhaps it was changed."""
         for key, group in self._group_of.items():
-            record = self._shell.world.pools.get(key)
+            record = self._services.cluster_cache.pools.get(key)
             if group.is_refused and record is not None and record.pool is not None:
                 self._sources.doubt(record.pool)
 
@@ -161,7 +161,9 @@ class Leader:
             if known is not None:
                 self._leave(known)
             kind = BurstPool if pool.spec.type == "Job" else ReplicaPool
-            known = Seat(record.uid, kind(record.key, self._shell), Turn(self._actions), Turn(self._reports))
+            known = Seat(
+                record.uid, kind(record.key, self._services), Turn(self._actions), Turn(self._reports)
+            )
             self._seats[record.key] = known
         return known
 
@@ -190,11 +192,11 @@ class Leader:
 
     def _open_group(self, identity: RedisIdentity, memberships: dict[PoolKey, Membership]) -> bool:
         try:
-            group = RedisGroup(identity, self._shell)
+            group = RedisGroup(identity, self._services)
         except QueueTrouble as trouble:
             # A URL that only looked like one: the pools that share it hear of it, all others go on.
             for key, membership in memberships.items():
-                record = self._shell.world.pools.get(key)
+                record = self._services.cluster_cache.pools.get(key)
                 if record is not None:
                     fault = RedisSourceTrouble(
                         trouble.reason, f"{describe_source(membership.pool)}: {trouble}"
@@ -216,15 +218,15 @@ class Leader:
         task.add_done_callback(self._leaving.discard)
 
     def _forget_gone(self) -> None:
-        pools = self._shell.world.pools
+        pools = self._services.cluster_cache.pools
         for key in self._seats.keys() - pools.keys():
             self._leave(self._seats.pop(key))
-            self._shell.metrics.drop_pool(key)
+            self._services.metrics.drop_pool(key)
         for key in [key for key in self._invalid if key not in pools or pools[key].pool is not None]:
             # What it was about to say is not true any more, and would be written over what is.
             self._let_go(self._invalid.pop(key).turn.task)
             if key not in pools:
-                self._shell.metrics.drop_pool(key)
+                self._services.metrics.drop_pool(key)
 
     # Pools that cannot be sized
 
@@ -233,7 +235,7 @@ class Leader:
         if known is None or known.uid != record.uid:
             if known is not None:
                 self._let_go(known.turn.task)
-            known = _InvalidPool(record.uid, Turn(self._reports), Reporter(record.key, self._shell))
+            known = _InvalidPool(record.uid, Turn(self._reports), Reporter(record.key, self._services))
             self._invalid[record.key] = known
         status, conditions = build_invalid_status(record.generation, record.fault)
         known.reporter.note(Round(record), status, conditions)
@@ -252,10 +254,10 @@ class Leader:
             logger.exception("pool not decided", extra={"namespace": pool.namespace, "resource": pool.name})
 
 
-async def list_pools(kube: Kube, world: World, namespace: str | None) -> None:
+async def list_pools(kube: Kube, cluster_cache: ClusterCache, namespace: str | None) -> None:
     """Take in all pools that can be read; raises KubeError."""
     items = await kube.list_readable(pools_path(namespace))
-    world.replace_pools(record for item in items if (record := read_record(item)) is not None)
+    cluster_cache.replace_pools(record for item in items if (record := read_record(item)) is not None)
 
 
 def read_record(body: dict[str, Any]) -> PoolRecord | None:

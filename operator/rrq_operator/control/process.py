@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from rrq.pod.http import Answer, Page, PodServer
-from rrq_operator.cluster.cluster_cache import World
+from rrq_operator.cluster.cluster_cache import ClusterCache
 from rrq_operator.cluster.election_lease import KubeLeaseStore
 from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.handlers import PoolWatch
@@ -27,7 +27,7 @@ from rrq_operator.cluster.kube import (
 from rrq_operator.control.election import Leadership, lead, make_identity
 from rrq_operator.control.leader import Leader, list_pools, read_record
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.control.services import Shell
+from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import MANAGED_SELECTOR
 from rrq_operator.decide.objects import parse_budget, parse_deployment, parse_job, parse_pod
 
@@ -57,7 +57,7 @@ class OperatorProcess:
         self._options = options
         self._kube = kube
         self._lease_kube = lease_kube
-        self.world = World()
+        self.cluster_cache = ClusterCache()
         self.metrics = Metrics()
         self.metrics.count_calls(lambda: self.api_calls, lambda: self.metrics.redis_calls)
         self._leader: Leader | None = None
@@ -69,14 +69,18 @@ class OperatorProcess:
                 kube,
                 deployments_path(path),
                 parse_deployment,
-                self.world.set_deployment,
+                self.cluster_cache.set_deployment,
                 selector=MANAGED_SELECTOR,
             ),
             Informer(
-                kube, budgets_path(path), parse_budget, self.world.set_budget, selector=MANAGED_SELECTOR
+                kube,
+                budgets_path(path),
+                parse_budget,
+                self.cluster_cache.set_budget,
+                selector=MANAGED_SELECTOR,
             ),
-            Informer(kube, pods_path(path), parse_pod, self.world.set_pod, selector=MANAGED_SELECTOR),
-            Informer(kube, jobs_path(path), parse_job, self.world.set_job, selector=MANAGED_SELECTOR),
+            Informer(kube, pods_path(path), parse_pod, self.cluster_cache.set_pod, selector=MANAGED_SELECTOR),
+            Informer(kube, jobs_path(path), parse_job, self.cluster_cache.set_job, selector=MANAGED_SELECTOR),
         ]
 
     async def run(self) -> None:
@@ -106,7 +110,7 @@ class OperatorProcess:
             self._watch = watch
             for informer in self._informers:
                 await informer.synced.wait()
-            logger.info("operator knows the cluster", extra={"pools": len(self.world.pools)})
+            logger.info("operator knows the cluster", extra={"pools": len(self.cluster_cache.pools)})
             if not self._options.elects:
                 await self._lead(None)
                 return
@@ -123,8 +127,8 @@ class OperatorProcess:
             self._kube.may_write = leadership.is_held
         # A standby whose watches lag or are dead must not act on what was true some time ago.
         await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
-        shell = Shell(self._kube, self.world, Events(self._kube), self.metrics)
-        self._leader = Leader(shell, self._options.namespace)
+        services = Services(self._kube, self.cluster_cache, Events(self._kube), self.metrics)
+        self._leader = Leader(services, self._options.namespace)
         self.metrics.is_leader.set(1)
         logger.info("operator leads")
         try:
@@ -139,7 +143,7 @@ class OperatorProcess:
         told = ""
         while True:
             try:
-                await list_pools(self._kube, self.world, self._options.namespace)
+                await list_pools(self._kube, self.cluster_cache, self._options.namespace)
                 return
             except KubeMissing:
                 trouble = "The cluster does not know RRQWorkerPool. Apply crds/rrqworkerpools.rrq.dev.yaml."
@@ -155,9 +159,9 @@ class OperatorProcess:
         if record is None:
             return
         if kind == "DELETED":
-            self.world.drop_pool(record.key, record.uid)
+            self.cluster_cache.drop_pool(record.key, record.uid)
         else:
-            self.world.set_pool(record)
+            self.cluster_cache.set_pool(record)
 
     def _on_lost(self) -> None:
         if self._leader is not None:

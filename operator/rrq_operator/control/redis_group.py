@@ -18,10 +18,10 @@ from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.redis_sources import describe_source
 from rrq_operator.control.pool_slot import Membership
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.decide.deaths import find_deaths
-from rrq_operator.decide.objects import PodView, PoolKey
+from rrq_operator.decide.objects import PodObject, PoolKey
 from rrq_operator.decide.publishing import Publisher
 from rrq_operator.decide.status import Fault
 from rrq_operator.redis.admission import SortedLook
@@ -74,11 +74,11 @@ class Member:
 class RedisGroup:
     """One Redis identity and the pools that use it. ``run`` is its loop."""
 
-    def __init__(self, identity: RedisIdentity, shell: Shell) -> None:
+    def __init__(self, identity: RedisIdentity, services: Services) -> None:
         self.identity = identity
-        self._shell = shell
+        self._services = services
         # Asked at each write: the term may be over by then.
-        self._queues = RedisQueues(identity, may_write=lambda: shell.kube.may_write())
+        self._queues = RedisQueues(identity, may_write=lambda: services.kube.may_write())
         self._look = SortedLook(self._queues, (QueueTrouble,), self._note_unsorted)
         self._unsorted = ""
         self._publisher = Publisher()
@@ -145,7 +145,7 @@ class RedisGroup:
                     # A loop for many tenants must survive what one of them provokes.
                     logger.exception("round failed", extra={"redis": repr(self.identity)})
                 self.ticked_at = monotonic()
-                self._shell.metrics.tick_seconds.observe(self.ticked_at - started_at)
+                self._services.metrics.tick_seconds.observe(self.ticked_at - started_at)
                 self._count_calls()
                 self._plan()
         finally:
@@ -171,7 +171,7 @@ class RedisGroup:
         await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
 
     def _count_calls(self) -> None:
-        self._shell.metrics.redis_calls += self.redis_calls - self._counted_calls
+        self._services.metrics.redis_calls += self.redis_calls - self._counted_calls
         self._counted_calls = self.redis_calls
 
     # When
@@ -269,7 +269,7 @@ class RedisGroup:
         try:
             seen = await self._look.look(horizons)
         except QueueTrouble as trouble:
-            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._services.metrics.redis_errors.labels(trouble.reason).inc()
             self.is_refused = trouble.reason == "AuthenticationFailed"
             return None, Fault(trouble.reason, str(trouble))
         except Exception as error:
@@ -277,7 +277,7 @@ class RedisGroup:
             if not self._is_unreadable:
                 self._is_unreadable = True
                 logger.exception("queues not understood", extra={"redis": repr(self.identity)})
-            self._shell.metrics.redis_errors.labels("Unreadable").inc()
+            self._services.metrics.redis_errors.labels("Unreadable").inc()
             said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
             return None, Fault("Unreadable", f"What Redis holds was not understood: {said}")
         self.is_refused = self._is_unreadable = False
@@ -286,7 +286,7 @@ class RedisGroup:
     def _note_unsorted(self, trouble: Exception) -> None:
         """Jobs that may not start could not be put aside: sizing goes on, and may ask for more than is needed."""
         if isinstance(trouble, QueueTrouble):
-            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._services.metrics.redis_errors.labels(trouble.reason).inc()
         # Tried again every round: worth a line only when it is news.
         if self._unsorted != str(trouble):
             self._unsorted = str(trouble)
@@ -294,7 +294,7 @@ class RedisGroup:
 
     def _sort_workers(self, seen: Observation | None) -> dict[PoolKey, dict[str, WorkerObservation]]:
         found: dict[PoolKey, dict[str, WorkerObservation]] = {}
-        pool_of_pod = self._shell.world.pool_of_pod
+        pool_of_pod = self._services.cluster_cache.pool_of_pod
         for worker in seen.workers.values() if seen is not None else ():
             key = pool_of_pod.get(worker.pod_uid)
             if key is not None:
@@ -311,7 +311,7 @@ class RedisGroup:
         heard_at: float | None,
     ) -> None:
         """Decide for one pool, and act beside the others if there is something to do."""
-        record = self._shell.world.pools.get(key)
+        record = self._services.cluster_cache.pools.get(key)
         if record is None or not member.is_of(record.pool) or record.is_going:
             return
         # Still at it: an API server that is slow for one pool must not hold up the rest.
@@ -345,13 +345,13 @@ class RedisGroup:
             self._publisher.note(card)
 
     async def _report_deaths(self, seen: Observation) -> None:
-        world, now = self._shell.world, monotonic()
-        pods: dict[str, PodView] = {}
+        cluster_cache, now = self._services.cluster_cache, monotonic()
+        pods: dict[str, PodObject] = {}
         for worker in seen.workers.values():
-            key = world.pool_of_pod.get(worker.pod_uid)
+            key = cluster_cache.pool_of_pod.get(worker.pod_uid)
             if key is not None:
-                pods[worker.pod_uid] = world.pods[key][worker.pod_uid]
-        deaths = find_deaths(seen.workers.values(), pods, world.vanished)
+                pods[worker.pod_uid] = cluster_cache.pods[key][worker.pod_uid]
+        deaths = find_deaths(seen.workers.values(), pods, cluster_cache.vanished)
         # At most once a minute: a worker that renews after a hint is alive and shall not be bothered all the time.
         self._hinted = {name: at for name, at in self._hinted.items() if now - at < 60.0}
         fresh = tuple(name for name in deaths.hints if name not in self._hinted)
@@ -359,10 +359,10 @@ class RedisGroup:
             try:
                 returned = await self._queues.report(replace(deaths, hints=fresh))
             except QueueTrouble as trouble:
-                self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+                self._services.metrics.redis_errors.labels(trouble.reason).inc()
                 logger.warning("deaths not reported", extra={"error": str(trouble)})
             else:
-                self._shell.metrics.returned_jobs.labels("container").inc(returned)
+                self._services.metrics.returned_jobs.labels("container").inc(returned)
                 self._hinted |= dict.fromkeys(fresh, now)
 
     async def _sweep(self, seen: Observation) -> None:
@@ -372,10 +372,10 @@ class RedisGroup:
         try:
             returned = await self._queues.sweep()
         except QueueTrouble as trouble:
-            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._services.metrics.redis_errors.labels(trouble.reason).inc()
             logger.warning("jobs of lost workers not given back", extra={"error": str(trouble)})
             return
-        self._shell.metrics.returned_jobs.labels("lease").inc(returned)
+        self._services.metrics.returned_jobs.labels("lease").inc(returned)
         if returned:
             logger.warning("jobs of lost workers are due again", extra={"jobs": returned})
 
@@ -417,7 +417,7 @@ class RedisGroup:
                     extra={"function": entry.function_name, "queue": entry.queue_name},
                 )
         except QueueTrouble as trouble:
-            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._services.metrics.redis_errors.labels(trouble.reason).inc()
         # The next tick is not left waiting for the next full round.
         look_at_ms = self._queues.next_cron_look_ms()
         if look_at_ms is not None and look_at_ms > seen.now_ms:

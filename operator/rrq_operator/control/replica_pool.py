@@ -13,11 +13,11 @@ from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.kube import SCALE_MANAGER, KubeError, KubeMissing, deployments_path, pods_path
 from rrq_operator.control.children import Children, describe_fault
 from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.manifests import COST_ANNOTATION, MANAGED_SELECTOR, build_selector
-from rrq_operator.decide.objects import DeploymentView, PodView, PoolKey, parse_pod
-from rrq_operator.decide.sizing import PodState, PoolScene, SizingMemory, SizingStep, decide_size
-from rrq_operator.decide.status import Fault, Picture, build_deployment_status
+from rrq_operator.decide.objects import DeploymentObject, PodObject, PoolKey, parse_pod
+from rrq_operator.decide.sizing import PodState, SizingInput, SizingMemory, SizingStep, decide_size
+from rrq_operator.decide.status import Fault, PoolSnapshot, build_deployment_status
 from rrq_operator.redis.queues import DRAIN_SECONDS, QueueTrouble
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ _RENEW_DRAIN_SECONDS = DRAIN_SECONDS / 3
 class ReplicaPool:
     """Decides each round without waiting; acts when there is something to do."""
 
-    def __init__(self, key: PoolKey, shell: Shell) -> None:
+    def __init__(self, key: PoolKey, services: Services) -> None:
         self._key = key
-        self._shell = shell
-        self._children = Children(shell)
-        self._reporter = Reporter(key, shell)
+        self._services = services
+        self._children = Children(services)
+        self._reporter = Reporter(key, services)
         self._memory = SizingMemory()
         self._flagged_at: dict[str, float] = {}
         self._asked: tuple[int, int] | None = None
@@ -59,11 +59,15 @@ class ReplicaPool:
         """Take one decision; returns whether there is anything to do about it."""
         self._needs_children = self._children.prepare(pool, this_round.secret_version)
         deployment = self._find_deployment(pool)
-        pods = [pod for pod in self._shell.world.pods.get(self._key, {}).values() if pod.owner_kind != "Job"]
+        pods = [
+            pod
+            for pod in self._services.cluster_cache.pods.get(self._key, {}).values()
+            if pod.owner_kind != "Job"
+        ]
         if self._step is None:
             self._memory = _recall(this_round.record.status, pods)
         requested = self._find_requested(deployment)
-        scene = PoolScene(
+        scene = SizingInput(
             seen=this_round.seen,
             pods=[_pod_state(pod) for pod in pods if not (pod.is_terminating or pod.has_ended)],
             requested=requested,
@@ -76,7 +80,7 @@ class ReplicaPool:
         self._step, self._memory = decide_size(
             pool.spec, this_round.queue_names, scene, memory, now_seconds=monotonic()
         )
-        picture = Picture(
+        picture = PoolSnapshot(
             pool=pool,
             queues=None if this_round.seen is None else this_round.seen.queues,
             queue_fault=this_round.queue_fault,
@@ -118,12 +122,12 @@ class ReplicaPool:
                 await self._shrink(this_round, pool, requested, step)
             self._act_fault = None
         except QueueTrouble as trouble:
-            self._shell.metrics.redis_errors.labels(trouble.reason).inc()
+            self._services.metrics.redis_errors.labels(trouble.reason).inc()
             self._act_fault = Fault(trouble.reason, f"pods cannot be told to drain: {trouble}")
         except KubeMissing:
             pass  # the Deployment has gone meanwhile, as the watch will show
         except KubeError as error:
-            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._services.metrics.api_errors.labels(error.reason or "Other").inc()
             self._scale_retry_at = monotonic() + 1.0
             self._act_fault = describe_fault(error)
 
@@ -140,7 +144,7 @@ class ReplicaPool:
     async def report(self) -> None:
         await self._reporter.write()
 
-    def _wants_scaling(self, deployment: DeploymentView | None, requested: int) -> bool:
+    def _wants_scaling(self, deployment: DeploymentObject | None, requested: int) -> bool:
         return deployment is not None and self._step is not None and self._step.replicas != requested
 
     async def _move_pods(self, this_round: Round, pool: Pool, step: SizingStep) -> None:
@@ -178,7 +182,7 @@ class ReplicaPool:
         change = {"metadata": {"annotations": {COST_ANNOTATION: str(cost)}}}
         # A pod that has gone meanwhile costs nothing.
         with contextlib.suppress(KubeMissing):
-            await self._shell.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
+            await self._services.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
 
     async def _shrink(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
         """Ask for less, unless what the decision rests on may have changed: then the next round knows better."""
@@ -196,9 +200,9 @@ class ReplicaPool:
 
     async def _scale(self, this_round: Round, pool: Pool, requested: int, step: SizingStep) -> None:
         path = f"{deployments_path(pool.namespace)}/{pool.name}"
-        version = await self._shell.kube.apply_scale(path, pool.name, pool.namespace, step.replicas)
+        version = await self._services.kube.apply_scale(path, pool.name, pool.namespace, step.replicas)
         self._asked = (step.replicas, version)
-        metrics = self._shell.metrics
+        metrics = self._services.metrics
         metrics.decisions.labels(*self._key, step.decision.reason.value).inc()
         if this_round.heard_at is not None and step.replicas > requested:
             metrics.reaction_seconds.observe(monotonic() - this_round.heard_at)
@@ -207,20 +211,20 @@ class ReplicaPool:
     async def _are_pods_as_decided(self, pool: Pool) -> bool:
         """Ask for the pods themselves: a pod that the watch has not shown yet may be in the middle of a job."""
         selector = f"{build_selector(pool)},{MANAGED_SELECTOR}"
-        listed, _ = await self._shell.kube.list_all(pods_path(pool.namespace), selector=selector)
+        listed, _ = await self._services.kube.list_all(pods_path(pool.namespace), selector=selector)
         pods = [pod for pod in map(parse_pod, listed) if pod.owner_kind != "Job"]
         return _tell_apart(pods) == self._decided_on
 
-    def _find_deployment(self, pool: Pool) -> DeploymentView | None:
+    def _find_deployment(self, pool: Pool) -> DeploymentObject | None:
         """Return the Deployment if it is ours; one of an earlier pool of the same name is not."""
-        deployment = self._shell.world.deployments.get(self._key)
+        deployment = self._services.cluster_cache.deployments.get(self._key)
         if deployment is None or deployment.owner_uid != pool.uid:
             return None
         # What was changed and not applied yet is no state to call ready.
         is_applied = self._children.is_applied(deployment)
         return deployment if is_applied else replace(deployment, is_rolling_out=True)
 
-    def _find_requested(self, deployment: DeploymentView | None) -> int:
+    def _find_requested(self, deployment: DeploymentObject | None) -> int:
         """Return the size that is asked for now: what we wrote last, until the watch has caught up with it."""
         if deployment is None:
             return 0 if self._asked is None else self._asked[0]
@@ -245,7 +249,7 @@ class ReplicaPool:
         )
 
 
-def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool, bool]]:
+def _tell_apart(pods: Iterable[PodObject]) -> frozenset[tuple[str, bool, bool]]:
     """Return the pods that count, by what Kubernetes chooses the first victims by."""
     return frozenset(
         (pod.uid, pod.has_started, pod.ready_at is not None)
@@ -254,7 +258,7 @@ def _tell_apart(pods: Iterable[PodView]) -> frozenset[tuple[str, bool, bool]]:
     )
 
 
-def _recall(status: Mapping[str, Any], pods: Iterable[PodView]) -> SizingMemory:
+def _recall(status: Mapping[str, Any], pods: Iterable[PodObject]) -> SizingMemory:
     """Return what an earlier operator has measured: a pool at zero has no pod to measure anew."""
     seconds = status.get("startupSeconds")
     if not isinstance(seconds, int | float):
@@ -264,7 +268,7 @@ def _recall(status: Mapping[str, Any], pods: Iterable[PodView]) -> SizingMemory:
     )
 
 
-def _pod_state(pod: PodView) -> PodState:
+def _pod_state(pod: PodObject) -> PodState:
     return PodState(
         pod.uid, pod.name, pod.created_at, pod.ready_at, pod.deletion_cost, has_started=pod.has_started
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rrq.flow import PoolReport
 from rrq_operator.api.spec import API_VERSION, KIND
 from rrq_operator.cluster.kube import KubeConflict, KubeError, KubeMissing, KubeRefused, pools_path
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.objects import PoolKey, format_time
 from rrq_operator.decide.scaling import Reason
 from rrq_operator.decide.status import (
@@ -66,9 +66,9 @@ class Message(NamedTuple):
 class Reporter:
     """The outside of one pool. Whoever acts only says what happened; it is written later, beside the acting."""
 
-    def __init__(self, key: PoolKey, shell: Shell) -> None:
+    def __init__(self, key: PoolKey, services: Services) -> None:
         self._key = key
-        self._shell = shell
+        self._services = services
         self._written: Status | None = None
         self._wanted: Status | None = None
         self._conditions: tuple[Condition, ...] = ()
@@ -121,7 +121,7 @@ class Reporter:
         self._reserve_slots()
         self.card = _build_card(this_round, status)
         self._export(this_round, status)
-        self._shell.metrics.set_conditions(self._key, conditions)
+        self._services.metrics.set_conditions(self._key, conditions)
         self._look_for_unseen_queues(this_round)
 
     @property
@@ -139,12 +139,12 @@ class Reporter:
     async def write(self) -> None:
         """Write status and events. Trouble is logged and tried again: the pool itself is not concerned."""
         await self._write_messages()
-        shell, (namespace, name) = self._shell, self._key
+        services, (namespace, name) = self._services, self._key
         # The pool goes on being looked at while this is written.
         wanted, conditions = dict(self._wanted or {}), self._conditions
         news = self._news()
         if self._has_changed():
-            record = shell.world.pools.get(self._key)
+            record = services.cluster_cache.pools.get(self._key)
             known = record.status.get("conditions") or () if record is not None else ()
             dated = date_conditions(conditions, known, self._generation, time())
             manifest = {
@@ -156,11 +156,11 @@ class Reporter:
             has_turned, is_urgent = self._has_turned(), self._is_urgent()
             self._drop_past_slots()
             try:
-                await shell.kube.apply(f"{pools_path(namespace)}/{name}/status", manifest)
+                await services.kube.apply(f"{pools_path(namespace)}/{name}/status", manifest)
             except KubeMissing:
                 return  # deleted meanwhile
             except KubeError as error:
-                shell.metrics.api_errors.labels(error.reason or "Other").inc()
+                services.metrics.api_errors.labels(error.reason or "Other").inc()
                 logger.warning("status not written", extra={"resource": name, "error": str(error)})
                 if not isinstance(error, KubeConflict | KubeRefused):
                     self._is_unsure = True
@@ -189,7 +189,7 @@ class Reporter:
 
     async def _tell(self, reason: str, words: str, is_warning: bool) -> bool:
         """Write an event; returns whether it can be read now."""
-        return await self._shell.events.tell(
+        return await self._services.events.tell(
             self._key, self._uid, reason, words, time(), is_warning=is_warning
         )
 
@@ -233,10 +233,10 @@ class Reporter:
             return
         if self._figures_at is None:
             earliest = max(now, self._written_at + _FIGURES_SECONDS)
-            self._figures_at = self._shell.figure_slots.reserve(earliest, now)
+            self._figures_at = self._services.figure_slots.reserve(earliest, now)
         if self._turn_at is None and self._has_turned():
             earliest = max(now, self._turn_written_at + _TURN_SECONDS)
-            self._turn_at = self._shell.turn_slots.reserve(earliest, now)
+            self._turn_at = self._services.turn_slots.reserve(earliest, now)
 
     def _drop_past_slots(self) -> None:
         now = monotonic()
@@ -319,7 +319,7 @@ class Reporter:
             if seen is not None
             else []
         )
-        self._shell.metrics.set_pool(
+        self._services.metrics.set_pool(
             self._key,
             {
                 "due": status.get("due"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rrq.broker.messages import Observation
 from rrq_operator.api.spec import Pool
-from rrq_operator.cluster.cluster_cache import PoolRecord, World
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord
 from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.kube import Kube
 from rrq_operator.cluster.redis_sources import SecretVersion
@@ -15,9 +15,9 @@ from rrq_operator.redis.queues import RedisQueues
 
 
 @dataclass(frozen=True)
-class Shell:
+class Services:
     kube: Kube
-    world: World
+    cluster_cache: ClusterCache
     events: Events
     metrics: Metrics
     figure_slots: Slots = field(default_factory=lambda: Slots(FIGURE_WRITES_PER_SECOND))

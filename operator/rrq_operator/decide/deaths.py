@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rrq.broker.messages import DeathCertificate, WorkerObservation
 from rrq_operator.decide.manifests import STOPPED_EARLY_EXIT_CODE
-from rrq_operator.decide.objects import PodView
+from rrq_operator.decide.objects import PodObject
 
 #: A container may start anew within a second of its end, and clocks of nodes and Redis differ. Only workers that
 #: registered this long before the end of a container are taken for those that ended with it.
@@ -24,7 +24,7 @@ class Deaths:
 
 
 def find_deaths(
-    workers: Iterable[WorkerObservation], pods: Mapping[str, PodView], vanished: Mapping[str, PodView]
+    workers: Iterable[WorkerObservation], pods: Mapping[str, PodObject], vanished: Mapping[str, PodObject]
 ) -> Deaths:
     """Return what is to be told to Redis. ``pods`` by uid, ``vanished`` what was last known of those that are gone."""
     certificates, hints = [], []
@@ -42,7 +42,7 @@ def find_deaths(
     return Deaths(tuple(certificates), tuple(hints))
 
 
-def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
+def _is_proven_dead(worker: WorkerObservation, pod: PodObject) -> bool:
     # The phase alone is no proof: of a node that is lost nobody knows whether its containers still run.
     if pod.has_ended and pod.has_worker_ended:
         return True
@@ -53,7 +53,7 @@ def _is_proven_dead(worker: WorkerObservation, pod: PodView) -> bool:
     return worker.registered_ms / 1000 + allowance_seconds < pod.ending.finished_at
 
 
-def _find_cause(pod: PodView) -> dict[str, object] | None:
+def _find_cause(pod: PodObject) -> dict[str, object] | None:
     """Return the crash to blame the jobs in hand for; None where the cluster ended the pod."""
     end = pod.ending
     if end is None or end.exit_code in (0, STOPPED_EARLY_EXIT_CODE) or pod.was_disrupted:

@@ -47,7 +47,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class PodView:
+class PodObject:
     pool: PoolKey
     name: str
     uid: str
@@ -75,7 +75,7 @@ class PodView:
 
 
 @dataclass(frozen=True)
-class DeploymentView:
+class DeploymentObject:
     pool: PoolKey
     name: str
     uid: str
@@ -102,7 +102,7 @@ class DeploymentView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class JobObject:
     pool: PoolKey
     name: str
     uid: str
@@ -117,7 +117,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class BudgetView:
+class BudgetObject:
     pool: PoolKey
     name: str
     owner_uid: str
@@ -130,7 +130,7 @@ def pool_key_of(raw: Raw) -> PoolKey:
     return metadata["namespace"], (metadata.get("labels") or {}).get(POOL_LABEL, "")
 
 
-def parse_pod(raw: Raw) -> PodView:
+def parse_pod(raw: Raw) -> PodObject:
     metadata, status, spec = raw["metadata"], raw.get("status") or {}, raw.get("spec") or {}
     conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
     containers = status.get("containerStatuses") or ()
@@ -140,7 +140,7 @@ def parse_pod(raw: Raw) -> PodView:
         conditions, (*(status.get("initContainerStatuses") or ()), *containers)
     )
     owners = metadata.get("ownerReferences") or ()
-    return PodView(
+    return PodObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         uid=metadata["uid"],
@@ -172,7 +172,7 @@ def parse_pod(raw: Raw) -> PodView:
     )
 
 
-def parse_deployment(raw: Raw) -> DeploymentView:
+def parse_deployment(raw: Raw) -> DeploymentObject:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     requested = spec.get("replicas", 1)
     is_observed = status.get("observedGeneration", 0) >= metadata["generation"]
@@ -182,7 +182,7 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         for entry in status.get("conditions") or ()
         if (entry["type"], entry["status"]) in (("ReplicaFailure", "True"), ("Progressing", "False"))
     ]
-    return DeploymentView(
+    return DeploymentObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         uid=metadata["uid"],
@@ -202,7 +202,7 @@ def parse_deployment(raw: Raw) -> DeploymentView:
     )
 
 
-def parse_job(raw: Raw) -> JobView:
+def parse_job(raw: Raw) -> JobObject:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     ended = {
         entry["type"]: entry
@@ -210,7 +210,7 @@ def parse_job(raw: Raw) -> JobView:
         if entry["status"] == "True" and entry["type"] in ("Complete", "Failed")
     }
     last = ended.get("Complete") or ended.get("Failed")
-    return JobView(
+    return JobObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         uid=metadata["uid"],
@@ -225,9 +225,9 @@ def parse_job(raw: Raw) -> JobView:
     )
 
 
-def parse_budget(raw: Raw) -> BudgetView:
+def parse_budget(raw: Raw) -> BudgetObject:
     metadata = raw["metadata"]
-    return BudgetView(
+    return BudgetObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         owner_uid=owner_uid_of(raw),

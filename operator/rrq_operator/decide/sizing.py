@@ -49,7 +49,7 @@ class PodState:
 
 
 @dataclass(frozen=True)
-class PoolScene:
+class SizingInput:
     """Everything that is known about a pool at one moment."""
 
     seen: Observation | None
@@ -133,7 +133,7 @@ class SizingStep:
 
 
 def decide_size(
-    spec: PoolSpec, queues: Sequence[str], scene: PoolScene, memory: SizingMemory, now_seconds: float
+    spec: PoolSpec, queues: Sequence[str], scene: SizingInput, memory: SizingMemory, now_seconds: float
 ) -> tuple[SizingStep, SizingMemory]:
     """Return the next step of a pool that serves ``queues`` (short names), and what to remember."""
     workers = workers_of(scene.seen, {pod.uid for pod in scene.pods})
@@ -188,7 +188,7 @@ def workers_of(
 
 def measure_workload(
     queues: Sequence[str],
-    scene: PoolScene,
+    scene: SizingInput,
     workers: Mapping[str, Sequence[WorkerObservation]],
     memory: SizingMemory,
 ) -> Workload | None:
@@ -247,7 +247,7 @@ def forget_after_silence(memory: SizingMemory, now_seconds: float) -> SizingMemo
 
 def remember_unsettled(
     memory: SizingMemory,
-    scene: PoolScene,
+    scene: SizingInput,
     workers: Mapping[str, Sequence[WorkerObservation]],
     now_seconds: float,
 ) -> SizingMemory:

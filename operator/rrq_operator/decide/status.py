@@ -12,7 +12,7 @@ from rrq.broker.messages import QueueObservation
 from rrq_operator.api.spec import Pool
 from rrq_operator.decide.bursts import RunDecision
 from rrq_operator.decide.manifests import build_selector
-from rrq_operator.decide.objects import DeploymentView, JobView, PodView, format_time
+from rrq_operator.decide.objects import DeploymentObject, JobObject, PodObject, format_time
 from rrq_operator.decide.scaling import Reason
 from rrq_operator.decide.sizing import SizingStep
 
@@ -52,7 +52,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PoolSnapshot:
     """A pool at one moment, with everything that was found out about it."""
 
     pool: Pool
@@ -63,14 +63,17 @@ class Picture:
     """An object of the pool that could not be written."""
     scale_fault: Fault | None
     """Somebody else sets the number of replicas."""
-    pods: Sequence[PodView]
+    pods: Sequence[PodObject]
     now: float
     is_on_hold: bool = False
     """Paused in Redis: none of its jobs may start."""
 
 
 def build_deployment_status(
-    picture: Picture, step: SizingStep, deployment: DeploymentView | None, startup_seconds: float | None
+    picture: PoolSnapshot,
+    step: SizingStep,
+    deployment: DeploymentObject | None,
+    startup_seconds: float | None,
 ) -> tuple[Status, list[Condition]]:
     """Return the status of a pool with replicas, and its conditions."""
     present = 0 if deployment is None else deployment.present
@@ -110,9 +113,9 @@ def build_deployment_status(
 
 
 def build_job_status(
-    picture: Picture,
+    picture: PoolSnapshot,
     decision: RunDecision,
-    jobs: Iterable[JobView],
+    jobs: Iterable[JobObject],
     runs: int,
     last_schedule_at: float | None,
 ) -> tuple[Status, list[Condition]]:
@@ -200,7 +203,7 @@ def parse_conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
     )
 
 
-def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
+def _base(picture: PoolSnapshot, conditions: Sequence[Condition]) -> Status:
     status: Status = {
         "observedGeneration": picture.pool.generation,
         "queues": ",".join(picture.pool.spec.queues),
@@ -224,7 +227,7 @@ def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
     return status
 
 
-def _ready(picture: Picture, deployment: DeploymentView | None, wanted: int) -> Condition:
+def _ready(picture: PoolSnapshot, deployment: DeploymentObject | None, wanted: int) -> Condition:
     fault = picture.child_fault or _find_pod_fault(picture.pods, deployment)
     if fault is not None:
         return Condition(READY, False, fault.reason, fault.message)
@@ -241,7 +244,7 @@ def _ready(picture: Picture, deployment: DeploymentView | None, wanted: int) -> 
     return Condition(READY, True, "AsDesired", f"{deployment.ready} replicas are ready")
 
 
-def _job_ready(picture: Picture, active: JobView | None, last: JobView | None) -> Condition:
+def _job_ready(picture: PoolSnapshot, active: JobObject | None, last: JobObject | None) -> Condition:
     fault = picture.child_fault or _find_pod_fault(picture.pods, None) or picture.queue_fault
     if fault is not None:
         return Condition(READY, False, fault.reason, fault.message)
@@ -252,7 +255,7 @@ def _job_ready(picture: Picture, active: JobView | None, last: JobView | None) -
     return Condition(READY, True, "Waiting", "ready to run")
 
 
-def _find_pod_fault(pods: Sequence[PodView], deployment: DeploymentView | None) -> Fault | None:
+def _find_pod_fault(pods: Sequence[PodObject], deployment: DeploymentObject | None) -> Fault | None:
     for pod in pods:
         if pod.trouble_reason and not pod.is_terminating:
             return Fault(pod.trouble_reason, f"pod {pod.name}: {pod.trouble}")
@@ -261,7 +264,7 @@ def _find_pod_fault(pods: Sequence[PodView], deployment: DeploymentView | None) 
     return None
 
 
-def _queue_reachable(picture: Picture) -> Condition:
+def _queue_reachable(picture: PoolSnapshot) -> Condition:
     fault = picture.queue_fault
     if fault is not None:
         return Condition(QUEUE_REACHABLE, False, fault.reason, fault.message)
@@ -270,7 +273,7 @@ def _queue_reachable(picture: Picture) -> Condition:
     return Condition(QUEUE_REACHABLE, True, "Reachable", "the queues are read")
 
 
-def _scaling_active(picture: Picture, step: SizingStep) -> Condition:
+def _scaling_active(picture: PoolSnapshot, step: SizingStep) -> Condition:
     decision = step.decision
     if picture.scale_fault is not None:
         return Condition(SCALING_ACTIVE, False, picture.scale_fault.reason, picture.scale_fault.message)

@@ -9,7 +9,7 @@ from rrq.broker.messages import Observation
 from rrq_operator.decide.bursts import BurstWork, RunMemory, decide_run, measure_work
 from rrq_operator.local.burst_run import BurstRun
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
+from rrq_operator.local.pool_snapshot import EndedAttempts, History, LocalSnapshot, Sample, count_later
 
 
 class BurstPool(LocalPool):
@@ -23,7 +23,7 @@ class BurstPool(LocalPool):
         self._words, self._reason = "looking at the queues", ""
         self._work = BurstWork(None)
         self._later = self._busy = 0
-        self._tally = Tally()
+        self._tally = EndedAttempts()
         self._history = History()
 
     @property
@@ -76,9 +76,9 @@ class BurstPool(LocalPool):
             if not run.is_finished:
                 run.stop(self._kill_at(now))
 
-    def picture(self) -> PoolPicture:
+    def picture(self) -> LocalSnapshot:
         running = int(not self.is_gone)
-        return PoolPicture(
+        return LocalSnapshot(
             name=self.name,
             replicas=running,
             ready=running,

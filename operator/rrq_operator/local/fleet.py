@@ -10,9 +10,9 @@ from rrq.broker.connection import REDIS_ERRORS
 from rrq.broker.messages import Observation
 from rrq.exc import RRQError
 from rrq_operator.decide.scaling import Reason
-from rrq_operator.decide.sizing import PoolScene, SizingMemory, SizingStep, decide_size, workers_of
+from rrq_operator.decide.sizing import SizingInput, SizingMemory, SizingStep, decide_size, workers_of
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
+from rrq_operator.local.pool_snapshot import EndedAttempts, History, LocalSnapshot, Sample, count_later
 from rrq_operator.local.replica import HOPELESS_AFTER, Replica
 
 
@@ -32,7 +32,7 @@ class Fleet(LocalPool):
         self._later = 0
         self._slowest_start_seconds = 0.0
         self._draining = 0
-        self._tally = Tally()
+        self._tally = EndedAttempts()
         self._history = History()
 
     @property
@@ -44,7 +44,7 @@ class Fleet(LocalPool):
         return not self.replicas and not self.leaving
 
     async def run_once(self, seen: Observation | None, now: float) -> None:
-        scene = PoolScene(
+        scene = SizingInput(
             seen,
             [replica.state for replica in self.replicas],
             self.requested,
@@ -156,9 +156,9 @@ class Fleet(LocalPool):
     def _count_ready(self) -> int:
         return sum(replica.ready_at is not None for replica in self.replicas)
 
-    def picture(self) -> PoolPicture:
+    def picture(self) -> LocalSnapshot:
         workload = self.step.workload if self.step else None
-        return PoolPicture(
+        return LocalSnapshot(
             name=self.name,
             replicas=len(self.replicas),
             ready=self._count_ready(),

@@ -12,7 +12,7 @@ from rrq.store import JobStore
 from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
 from rrq_operator.local.launch import build_command, build_environment
-from rrq_operator.local.pool_snapshot import PoolPicture
+from rrq_operator.local.pool_snapshot import LocalSnapshot
 from rrq_operator.local.worker_process import WorkerProcess
 
 #: How much longer than its drain a replica may take to end before it is killed.
@@ -72,7 +72,7 @@ class LocalPool(ABC):
         return seen is not None and self.context.pool.pause_target in seen.paused
 
     @abstractmethod
-    def picture(self) -> PoolPicture: ...
+    def picture(self) -> LocalSnapshot: ...
 
     def report(self, at_ms: int) -> PoolReport:
         """Return what dashboards are told of it."""

@@ -20,7 +20,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class PoolPicture:
+class LocalSnapshot:
     name: str
     replicas: int
     ready: int
@@ -48,7 +48,7 @@ class PoolPicture:
         return self.due == self.busy == self.replicas == self.leaving == self.desired == 0
 
 
-class Tally:
+class EndedAttempts:
     """Counts the attempts that have ended, over the coming and going of workers.
 
     What a worker ended after it was last seen is missed: a burst may be a few short, a drained replica is not.

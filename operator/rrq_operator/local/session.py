@@ -16,7 +16,7 @@ from rrq_operator.local.burst_pool import BurstPool
 from rrq_operator.local.fleet import Fleet
 from rrq_operator.local.guard import kill_session, start_guard
 from rrq_operator.local.local_pool import KILL_AFTER_DRAIN_SECONDS, LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import PoolPicture
+from rrq_operator.local.pool_snapshot import LocalSnapshot
 from rrq_operator.local.redis_group import RedisGroup, end_task
 
 _LOOK_AFTER_SECONDS = 0.1
@@ -59,7 +59,7 @@ class LocalSession:
         )
         return BurstPool(context) if pool.spec.type == "Job" else Fleet(context)
 
-    def pictures(self) -> list[PoolPicture]:
+    def pictures(self) -> list[LocalSnapshot]:
         return [pool.picture() for pool in self.pools]
 
     @property

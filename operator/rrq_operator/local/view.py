@@ -7,12 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rrq.commands.formatting import printable
-from rrq_operator.local.pool_snapshot import PoolPicture, draw_chart
+from rrq_operator.local.pool_snapshot import LocalSnapshot, draw_chart
 
 EVENTS_SHOWN = 8
 
 
-def build_screen(pictures: Sequence[PoolPicture], events: Sequence[str], footer: str) -> RenderableType:
+def build_screen(pictures: Sequence[LocalSnapshot], events: Sequence[str], footer: str) -> RenderableType:
     parts: list[RenderableType] = []
     for picture in pictures:
         parts += [
@@ -28,7 +28,7 @@ def build_screen(pictures: Sequence[PoolPicture], events: Sequence[str], footer:
     return Group(*parts, Text(footer, style="dim italic"))
 
 
-def _build_figures(picture: PoolPicture) -> Table:
+def _build_figures(picture: LocalSnapshot) -> Table:
     table = Table.grid(padding=(0, 3))
     table.add_row("pool", "ready", "wanted", "due", "later", "busy", "attempts done", style="dim")
     table.add_row(
@@ -43,7 +43,7 @@ def _build_figures(picture: PoolPicture) -> Table:
     return table
 
 
-def _build_charts(picture: PoolPicture) -> Table:
+def _build_charts(picture: LocalSnapshot) -> Table:
     depths = [sample.depth for sample in picture.history]
     sizes = [sample.replicas for sample in picture.history]
     table = Table.grid(padding=(0, 1))
@@ -57,7 +57,7 @@ def _build_charts(picture: PoolPicture) -> Table:
     return table
 
 
-def describe(picture: PoolPicture) -> str:
+def describe(picture: LocalSnapshot) -> str:
     """Return a pool as one line, for a log."""
     due = "?" if picture.due is None else picture.due
     return (
@@ -66,6 +66,6 @@ def describe(picture: PoolPicture) -> str:
     )
 
 
-def _describe_size(picture: PoolPicture) -> str:
+def _describe_size(picture: LocalSnapshot) -> str:
     leaving = f" (+{picture.leaving} leaving)" if picture.leaving else ""
     return f"{picture.ready}/{picture.replicas}{leaving}"

@@ -118,7 +118,7 @@ async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Benc
     ]
     assert 1 in orphaned, "while the living had time to renew, the pool did not hear of the job"
     assert orphaned[-1] == 0
-    assert b'rrq_operator_returned_jobs_total{cause="lease"} 1.0' in running.shell.metrics.expose()
+    assert b'rrq_operator_returned_jobs_total{cause="lease"} 1.0' in running.services.metrics.expose()
 
 
 @pytest.mark.usefixtures("polls_seldom")
@@ -439,16 +439,16 @@ async def test_a_group_that_hangs_is_replaced_and_the_leader_counts_as_alive(
 
     monkeypatch.setattr(RedisGroup, "run", hang_once)
     monkeypatch.setattr(leader_module, "ReplicaPool", lambda *_: NoteTaker())
-    bench.world.set_pool(build_record("emails", redis={"url": redis_dsn}))
-    leader = leader_module.Leader(bench.shell, "test")
+    bench.cluster_cache.set_pool(build_record("emails", redis={"url": redis_dsn}))
+    leader = leader_module.Leader(bench.services, "test")
     task = asyncio.create_task(leader.run())
     try:
         await eventually(lambda: len(runs) >= 2)
-        await eventually(lambda: bench.shell.metrics.redis_calls > 0)
+        await eventually(lambda: bench.services.metrics.redis_calls > 0)
         await eventually(lambda: monotonic() - leader.ticked_at < 1.5)
-        counted = bench.shell.metrics.redis_calls
+        counted = bench.services.metrics.redis_calls
     finally:
         task.cancel()
         await asyncio.wait([task], timeout=30)
     assert task.cancelled()
-    assert bench.shell.metrics.redis_calls >= counted, "also after the term"
+    assert bench.services.metrics.redis_calls >= counted, "also after the term"

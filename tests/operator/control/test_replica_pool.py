@@ -14,14 +14,14 @@ import pytest
 
 from pools import build_pool
 from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
 from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.kube import SCALE_MANAGER, KubeMissing, KubeRefused
 from rrq_operator.cluster.redis_sources import SecretVersion
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.replica_pool import ReplicaPool
-from rrq_operator.control.services import Round, Shell
-from rrq_operator.decide.objects import BudgetView, DeploymentView
+from rrq_operator.control.services import Round, Services
+from rrq_operator.decide.objects import BudgetObject, DeploymentObject
 from rrq_operator.decide.shrinking import ShrinkPlan
 from rrq_operator.decide.status import REPLACING_REASON
 
@@ -78,16 +78,16 @@ class Desk:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         }
         self.record: PoolRecord = parse_record(body)
-        self.cluster, self.world = Cluster(), World()
-        self.world.set_pool(self.record)
+        self.cluster, self.cluster_cache = Cluster(), ClusterCache()
+        self.cluster_cache.set_pool(self.record)
         kube: Any = self.cluster
-        self.controller = ReplicaPool(KEY, Shell(kube, self.world, Events(kube), Metrics()))
+        self.controller = ReplicaPool(KEY, Services(kube, self.cluster_cache, Events(kube), Metrics()))
         self.show(requested=0, version=10)
 
     def show(
         self, requested: int, version: int, scaled_by: str = SCALE_MANAGER, owner_uid: str = "1"
     ) -> None:
-        self.world.deployments[KEY] = DeploymentView(
+        self.cluster_cache.deployments[KEY] = DeploymentObject(
             KEY, "emails", "2", owner_uid, version, requested, 0, 0, False, "", "", "", scaled_by
         )
 
@@ -155,9 +155,9 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
 async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_secret_was_annotated(
     desk: Desk,
 ) -> None:
-    async def apply(desk: Desk, live: DeploymentView, version: SecretVersion) -> DeploymentView:
+    async def apply(desk: Desk, live: DeploymentObject, version: SecretVersion) -> DeploymentObject:
         assert desk.record.pool is not None
-        desk.world.deployments[KEY] = live
+        desk.cluster_cache.deployments[KEY] = live
         this_round = Round(desk.record, ("default",), secret_version=version)
         desk.controller.decide(this_round, desk.record.pool)
         await desk.controller.act(this_round, desk.record.pool)
@@ -169,7 +169,7 @@ async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_s
         )
 
     # The operator before the upgrade showed the resource version.
-    upgraded = replace(desk.world.deployments[KEY], secret_shown="7")
+    upgraded = replace(desk.cluster_cache.deployments[KEY], secret_shown="7")
     upgraded = await apply(desk, upgraded, SecretVersion("first", "7"))
     annotated = await apply(Desk(), upgraded, SecretVersion("first", "8"))
     assert annotated.secret_shown == "7"
@@ -186,7 +186,7 @@ async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_l
     left: Manifest = {"metadata": {"ownerReferences": [owner]}}
     desk.cluster.left = {"deployments": left, "poddisruptionbudgets": left}
     desk.show(requested=3, version=10, owner_uid="0")
-    desk.world.budgets[KEY] = BudgetView(KEY, "emails", "0", "", "")
+    desk.cluster_cache.budgets[KEY] = BudgetObject(KEY, "emails", "0", "", "")
     children = desk.controller._children
     await desk.look(due=100)
     assert children.fault is not None
@@ -195,7 +195,7 @@ async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_l
     desk.cluster.left.clear()
     await desk.look(due=100)
     assert desk.cluster.sizes == [], "the watch shows it still"
-    del desk.world.deployments[KEY]
+    del desk.cluster_cache.deployments[KEY]
     await desk.look(due=100)
     assert desk.cluster.sizes == [10]
     assert children.fault is None

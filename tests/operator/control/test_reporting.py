@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.cluster.kube import KubeUnavailable
 from rrq_operator.control import reporting
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Round, Services
 from rrq_operator.decide.status import Condition
 
 BODY: dict[str, Any] = {
@@ -63,15 +63,15 @@ class Desk:
     """A reporter and what comes of it."""
 
     def __init__(self) -> None:
-        self.kube, self.events, self.world = FakeKube(), FakeEvents(), World()
-        self.world.set_pool(parse_record(BODY))
+        self.kube, self.events, self.cluster_cache = FakeKube(), FakeEvents(), ClusterCache()
+        self.cluster_cache.set_pool(parse_record(BODY))
         self.metrics = Metrics()
-        self.shell = Shell(self.kube, self.world, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
-        self.reporter = Reporter(("shop", "emails"), self.shell)
+        self.services = Services(self.kube, self.cluster_cache, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
+        self.reporter = Reporter(("shop", "emails"), self.services)
 
     async def say(self, *conditions: Condition, **status: Any) -> bool:
         """Take in what is to be said, and say it if it is time; returns whether it was."""
-        self.reporter.note(Round(self.world.pools["shop", "emails"]), status, conditions)
+        self.reporter.note(Round(self.cluster_cache.pools["shop", "emails"]), status, conditions)
         has_news = self.reporter.has_news
         if has_news:
             await self.reporter.write()
@@ -114,7 +114,7 @@ def test_what_is_held_back_does_not_count_as_behind(
         "a": QueueObservation(2, 0, 0, 20.0, None, held["a"]),
         "b": QueueObservation(3, 0, 0, 90.0, None, held["b"]),
     }
-    record = desk.world.pools["shop", "emails"]
+    record = desk.cluster_cache.pools["shop", "emails"]
     desk.reporter.note(Round(record, seen=Observation(0, queues)), status, [])
     figures = desk.metrics.expose().decode()
     assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
@@ -142,7 +142,7 @@ async def test_a_pool_on_hold_is_told_of_once_and_so_is_its_end(desk: Desk) -> N
 
 async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_on_hold(desk: Desk) -> None:
     body = BODY | {"status": {"lastDecision": {"reason": "OnHold"}}}
-    desk.world.set_pool(parse_record(body))
+    desk.cluster_cache.set_pool(parse_record(body))
     await desk.say(lastDecision={"reason": "OnHold"})
     assert desk.events.told == []
     await desk.say(lastDecision={"reason": "Idle"})
@@ -220,13 +220,15 @@ async def test_a_limit_that_comes_and_goes_with_the_work_waits_for_the_figures(
 async def test_a_hundred_busy_pools_share_their_writes(desk: Desk, clock: Clock) -> None:
     keys = [("shop", f"pool-{number}") for number in range(100)]
     for _, name in keys:
-        desk.world.set_pool(parse_record(BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}}))
-    reporters = {key: Reporter(key, desk.shell) for key in keys}
+        desk.cluster_cache.set_pool(
+            parse_record(BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}})
+        )
+    reporters = {key: Reporter(key, desk.services) for key in keys}
     written: dict[Any, list[int]] = {key: [] for key in keys}
     for second in range(150):
         for number, (key, reporter) in enumerate(reporters.items()):
             conditions = [ready("AsDesired", True), limited((second + number) % 3 == 0)]
-            reporter.note(Round(desk.world.pools[key]), {"replicas": 1, "due": second}, conditions)
+            reporter.note(Round(desk.cluster_cache.pools[key]), {"replicas": 1, "due": second}, conditions)
             if reporter.has_news:
                 await reporter.write()
                 written[key].append(second)
@@ -246,7 +248,7 @@ async def test_a_condition_of_a_quiet_pool_beside_a_busy_one_is_written_at_once(
     assert await desk.say(limited(True))
     clock.now += 3
     assert not await desk.say(limited(False)), "the busy pool has its next turn later"
-    quiet = Reporter(("shop", "reports"), desk.shell)
+    quiet = Reporter(("shop", "reports"), desk.services)
     body = BODY | {"metadata": BODY["metadata"] | {"name": "reports", "uid": "2"}}
     this_round = Round(parse_record(body))
     quiet.note(this_round, {}, [limited(False)])
@@ -260,10 +262,10 @@ async def test_a_new_leader_does_not_renew_all_figures_at_once(desk: Desk, clock
     keys = [("shop", f"pool-{number}") for number in range(30)]
     for _, name in keys:
         body = BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}, "status": status}
-        desk.world.set_pool(parse_record(body))
+        desk.cluster_cache.set_pool(parse_record(body))
     for key in keys:
-        reporter = Reporter(key, desk.shell)
-        reporter.note(Round(desk.world.pools[key]), status | {"due": 2}, [])
+        reporter = Reporter(key, desk.services)
+        reporter.note(Round(desk.cluster_cache.pools[key]), status | {"due": 2}, [])
         if reporter.has_news:
             await reporter.write()
     assert len(desk.kube.written) == 1
@@ -295,7 +297,7 @@ async def test_figures_whose_answer_was_lost_are_corrected_with_the_next_figures
 
 
 async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Desk) -> None:
-    reporter, record = desk.reporter, desk.world.pools["shop", "emails"]
+    reporter, record = desk.reporter, desk.cluster_cache.pools["shop", "emails"]
     reporter.note(Round(record), {"due": 1}, [ready("AtZero", True)])
     written = desk.kube.apply
 

@@ -8,13 +8,13 @@ import pytest
 
 from rrq.broker.messages import WorkerObservation
 from rrq_operator.decide.deaths import Deaths, find_deaths
-from rrq_operator.decide.objects import Ending, PodView
+from rrq_operator.decide.objects import Ending, PodObject
 
 ENDED_AT = 1_000_000.0
 ENDED = {"has_ended": True, "has_worker_ended": True}
 
 
-def build_view(**changes: Any) -> PodView:
+def build_view(**changes: Any) -> PodObject:
     usual: dict[str, Any] = {
         "pool": ("test", "emails"),
         "name": "emails-1",
@@ -32,7 +32,7 @@ def build_view(**changes: Any) -> PodView:
         "ending": None,
         "owner_kind": "ReplicaSet",
     }
-    return PodView(**(usual | changes))
+    return PodObject(**(usual | changes))
 
 
 def build_worker(registered_at: float | None = ENDED_AT - 60, pod_uid: str = "pod") -> WorkerObservation:
@@ -40,8 +40,10 @@ def build_worker(registered_at: float | None = ENDED_AT - 60, pod_uid: str = "po
     return WorkerObservation("worker", pod_uid, 1, 10, False, ("default",), 0, "first", registered_ms)
 
 
-def judge(worker: WorkerObservation, view: PodView | None = None, vanished: PodView | None = None) -> Deaths:
-    def by_uid(known: PodView | None) -> dict[str, PodView]:
+def judge(
+    worker: WorkerObservation, view: PodObject | None = None, vanished: PodObject | None = None
+) -> Deaths:
+    def by_uid(known: PodObject | None) -> dict[str, PodObject]:
         return {} if known is None else {"pod": known}
 
     return find_deaths([worker], by_uid(view), by_uid(vanished))

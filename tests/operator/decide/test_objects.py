@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
 from rrq_operator.decide.objects import (
-    BudgetView,
+    BudgetObject,
     Ending,
     parse_budget,
     parse_deployment,
@@ -209,59 +209,61 @@ def test_a_pool_that_cannot_be_understood_is_kept_with_the_reason() -> None:
 
 def test_a_changed_status_is_no_change_of_the_pool() -> None:
     told: list[tuple[str, str]] = []
-    world = World()
-    world.on_pool = told.append
-    world.set_pool(record())
-    pool = world.pools["shop", "emails"].pool
-    world.set_pool(record(version=2))
+    cluster_cache = ClusterCache()
+    cluster_cache.on_pool = told.append
+    cluster_cache.set_pool(record())
+    pool = cluster_cache.pools["shop", "emails"].pool
+    cluster_cache.set_pool(record(version=2))
     assert told == [("shop", "emails")]
-    assert world.pools["shop", "emails"].version == 2
-    assert world.pools["shop", "emails"].pool is pool, "loops tell by the same object that nothing changed"
-    world.set_pool(record(generation=2, version=3))
+    assert cluster_cache.pools["shop", "emails"].version == 2
+    assert cluster_cache.pools["shop", "emails"].pool is pool, (
+        "loops tell by the same object that nothing changed"
+    )
+    cluster_cache.set_pool(record(generation=2, version=3))
     assert len(told) == 2
-    assert world.pools["shop", "emails"].pool is not pool
+    assert cluster_cache.pools["shop", "emails"].pool is not pool
 
 
 def test_an_older_list_undoes_nothing() -> None:
-    world = World()
+    cluster_cache = ClusterCache()
     old, new = record(version=1), record(generation=2, version=5)
-    world.set_pool(new)
-    world.replace_pools([old])
-    assert world.pools["shop", "emails"].generation == 2
-    world.replace_pools([])
-    assert world.pools, "it may have come while the list was made"
-    world.drop_pool(new.key, new.uid)
-    world.replace_pools([new])
-    assert not world.pools, "what was deleted does not come back"
-    world.set_pool(record(uid="v", version=9))
-    assert world.pools["shop", "emails"].uid == "v", "another pool of the same name does"
+    cluster_cache.set_pool(new)
+    cluster_cache.replace_pools([old])
+    assert cluster_cache.pools["shop", "emails"].generation == 2
+    cluster_cache.replace_pools([])
+    assert cluster_cache.pools, "it may have come while the list was made"
+    cluster_cache.drop_pool(new.key, new.uid)
+    cluster_cache.replace_pools([new])
+    assert not cluster_cache.pools, "what was deleted does not come back"
+    cluster_cache.set_pool(record(uid="v", version=9))
+    assert cluster_cache.pools["shop", "emails"].uid == "v", "another pool of the same name does"
 
 
 def test_a_late_word_of_an_earlier_pool_does_not_drop_its_successor() -> None:
-    world = World()
-    world.set_pool(record(uid="v", version=9))
-    world.drop_pool(("shop", "emails"), "u")
-    assert world.pools
+    cluster_cache = ClusterCache()
+    cluster_cache.set_pool(record(uid="v", version=9))
+    cluster_cache.drop_pool(("shop", "emails"), "u")
+    assert cluster_cache.pools
 
 
-def budget(pool: str, name: str = "emails") -> BudgetView:
+def budget(pool: str, name: str = "emails") -> BudgetObject:
     return parse_budget({"metadata": metadata(name=name, labels={"rrq.dev/pool": pool}), "spec": {}})
 
 
 def test_a_child_that_was_labelled_as_anothers_is_forgotten_and_both_hear_of_it() -> None:
     told: list[tuple[str, str]] = []
-    world = World()
-    world.set_budget(None, budget("emails"))
-    world.on_child = told.append
-    world.set_budget(budget("emails"), budget("reports"))
-    assert (world.budgets, told) == ({}, [("shop", "emails")]), "by its name it is nobody's"
-    world.set_budget(budget("reports"), budget("emails"))
-    assert list(world.budgets) == [("shop", "emails")]
-    world.set_budget(None, budget("emails", name="other"))
-    world.set_budget(budget("emails", name="other"), None)
-    assert list(world.budgets) == [("shop", "emails")], "what carries another name changes nothing"
-    world.set_budget(budget("emails"), None)
-    assert world.budgets == {}
+    cluster_cache = ClusterCache()
+    cluster_cache.set_budget(None, budget("emails"))
+    cluster_cache.on_child = told.append
+    cluster_cache.set_budget(budget("emails"), budget("reports"))
+    assert (cluster_cache.budgets, told) == ({}, [("shop", "emails")]), "by its name it is nobody's"
+    cluster_cache.set_budget(budget("reports"), budget("emails"))
+    assert list(cluster_cache.budgets) == [("shop", "emails")]
+    cluster_cache.set_budget(None, budget("emails", name="other"))
+    cluster_cache.set_budget(budget("emails", name="other"), None)
+    assert list(cluster_cache.budgets) == [("shop", "emails")], "what carries another name changes nothing"
+    cluster_cache.set_budget(budget("emails"), None)
+    assert cluster_cache.budgets == {}
 
 
 def test_a_container_that_waits_after_its_crash_has_no_successor_yet() -> None:

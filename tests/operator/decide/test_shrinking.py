@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rrq.broker.messages import Observation, QueueObservation, WorkerObservation
 from rrq_operator.api.spec import PoolSpec, ScaleDown, Scaling, Worker
 from rrq_operator.decide.shrinking import VICTIM_COST, Candidate, ShrinkPlan, plan_shrinking
-from rrq_operator.decide.sizing import PodState, PoolScene, SizingMemory, decide_size
+from rrq_operator.decide.sizing import PodState, SizingInput, SizingMemory, decide_size
 
 
 def pod(uid: str, **changes: object) -> Candidate:
@@ -629,7 +629,7 @@ class Model:
                 self.act(*self.actions.pop(0))
         elif self.now >= self.resting_until:
             self.resting_until = self.now + self.random.choice([0.25, 0.5, 1.0, 1.0, 3.0])
-            scene = PoolScene(self.observe(), self.listed, self.replicas)
+            scene = SizingInput(self.observe(), self.listed, self.replicas)
             step, self.memory = decide_size(self.spec, ["default"], scene, self.memory, self.now)
             self.actions = [
                 (kind, step.plan, step.replicas, self.listed_at) for kind in ("flags", "costs", "replicas")

@@ -12,7 +12,7 @@ from rrq_operator.decide.sizing import (
     FIRST_STARTUP_SECONDS,
     SETTLING_SECONDS,
     PodState,
-    PoolScene,
+    SizingInput,
     SizingMemory,
     SizingStep,
     decide_size,
@@ -67,7 +67,7 @@ class Sized:
     def step(
         self, observation: Observation | None, now_seconds: float, *, is_on_hold: bool = False
     ) -> SizingStep:
-        scene = PoolScene(observation, self.pods, len(self.pods), is_on_hold=is_on_hold)
+        scene = SizingInput(observation, self.pods, len(self.pods), is_on_hold=is_on_hold)
         step, self.memory = decide_size(self.spec, ["fast", "slow"], scene, self.memory, now_seconds)
         if observation is not None:
             self.memory = replace(self.memory, flagged=frozenset(step.plan.drain))

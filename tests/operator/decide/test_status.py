@@ -10,14 +10,14 @@ import pytest
 from bad_manifests import change, good_manifest
 from rrq.broker.messages import QueueObservation
 from rrq_operator.api.spec import parse_pool
-from rrq_operator.decide.objects import DeploymentView, PodView
+from rrq_operator.decide.objects import DeploymentObject, PodObject
 from rrq_operator.decide.scaling import Reason, ScalingDecision, Workload
 from rrq_operator.decide.shrinking import ShrinkPlan
 from rrq_operator.decide.sizing import SizingStep
 from rrq_operator.decide.status import (
     Condition,
     Fault,
-    Picture,
+    PoolSnapshot,
     build_deployment_status,
     date_conditions,
     parse_conditions,
@@ -31,8 +31,8 @@ QUEUES = {
     "default": QueueObservation(due=3, due_soon=1, later=7, oldest_due_age_seconds=5.0, next_due_ms=None),
     "other": QueueObservation(due=2, due_soon=0, later=0, oldest_due_age_seconds=9.0, next_due_ms=None),
 }
-PICTURE = Picture(POOL, QUEUES, None, None, None, (), now=1_000.0)
-DEPLOYMENT = DeploymentView(
+PICTURE = PoolSnapshot(POOL, QUEUES, None, None, None, (), now=1_000.0)
+DEPLOYMENT = DeploymentObject(
     pool=("shop", "emails"),
     name="emails",
     uid="2",
@@ -47,7 +47,7 @@ DEPLOYMENT = DeploymentView(
     failure="",
     scaled_by="rrq-operator-scale",
 )
-STUCK = PodView(
+STUCK = PodObject(
     pool=("shop", "emails"),
     name="emails-1",
     uid="3",
@@ -74,8 +74,8 @@ def step(replicas: int = 2, reason: Reason = Reason.BACKLOG, **plan: Any) -> Siz
 
 
 def conditions_of(
-    picture: Picture = PICTURE,
-    deployment: DeploymentView | None = DEPLOYMENT,
+    picture: PoolSnapshot = PICTURE,
+    deployment: DeploymentObject | None = DEPLOYMENT,
     taken: SizingStep | None = None,
 ) -> dict[str, Condition]:
     _, conditions = build_deployment_status(picture, taken or step(), deployment, None)

@@ -12,14 +12,14 @@ from rich.console import Console
 from commandline import terminal
 from local_mode import SUPPORT, build_manifest
 from rrq.broker.messages import WorkerObservation
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, draw_chart
+from rrq_operator.local.pool_snapshot import EndedAttempts, History, LocalSnapshot, Sample, draw_chart
 from rrq_operator.local.view import build_screen, describe
 from waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PICTURE = PoolPicture(
+PICTURE = LocalSnapshot(
     name="shop",
     replicas=3,
     ready=2,
@@ -60,7 +60,7 @@ def test_ended_attempts_are_counted_over_the_coming_and_going_of_workers() -> No
     def worker(incarnation: str, ended: int) -> WorkerObservation:
         return WorkerObservation("w", "pod", 0, 10, False, (), 0, incarnation, ended=ended)
 
-    tally = Tally()
+    tally = EndedAttempts()
     tally.add([worker("a", 3), worker("b", 4)])
     tally.add([worker("b", 9)])
     tally.add([worker("c", 1)])
