@@ -24,8 +24,8 @@ from rrq.client import JobRequest
 from rrq.exc import RRQError
 from rrq.job import JobStatus
 from rrq_operator.local.display import Display
-from rrq_operator.local.fleet import Fleet
 from rrq_operator.local.manifest import read_pools
+from rrq_operator.local.replica_pool import LocalReplicaPool
 from rrq_operator.local.running import log_folder_of, redis_of, running
 from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
 
@@ -95,9 +95,9 @@ async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]
     return unfinished
 
 
-def kill_one_worker(fleet: Fleet) -> int | None:
+def kill_one_worker(pool: LocalReplicaPool) -> int | None:
     """Do to a worker process what a full memory does; returns its process id, or None if there is none yet."""
-    for replica in fleet.replicas:
+    for replica in pool.replicas:
         if replica.ready_at is not None and replica.process is not None:
             with contextlib.suppress(psutil.Error, IndexError):
                 victim = psutil.Process(replica.process.pid).children()[0]
@@ -106,38 +106,38 @@ def kill_one_worker(fleet: Fleet) -> int | None:
     return None
 
 
-async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display) -> None:
+async def watch(pool: LocalReplicaPool, client: RRQClient, story: Story, display: Display) -> None:
     """Note how the pool grows and shrinks, and kill one of its processes, until it is back at zero."""
     wave_at = time.monotonic()
     while story.elapsed_seconds < GIVE_UP_SECONDS and not story.is_back_at_zero:
-        picture = fleet.picture()
+        snapshot = pool.snapshot()
         story.elapsed_seconds = time.monotonic() - wave_at
-        story.peak_replicas = max(story.peak_replicas, picture.replicas)
-        story.slowest_start_seconds = picture.slowest_start_seconds
+        story.peak_replicas = max(story.peak_replicas, snapshot.replicas)
+        story.slowest_start_seconds = snapshot.slowest_start_seconds
         if story.first_start_seconds is None:
             seen = await client.job_store.observe([])
             if any(worker.busy for worker in seen.workers.values()):
                 story.first_start_seconds = time.monotonic() - wave_at
-        if story.killed_pid is None and picture.done > len(story.job_ids) * KILL_AT_SHARE:
-            story.killed_pid = kill_one_worker(fleet)
+        if story.killed_pid is None and snapshot.done > len(story.job_ids) * KILL_AT_SHARE:
+            story.killed_pid = kill_one_worker(pool)
             if story.killed_pid is not None:
                 display.tell(
-                    fleet.name, f"kill -9 of worker process {story.killed_pid}, with its jobs in hand"
+                    pool.name, f"kill -9 of worker process {story.killed_pid}, with its jobs in hand"
                 )
-        story.is_back_at_zero = story.peak_replicas > 0 and picture.is_at_rest and picture.later == 0
+        story.is_back_at_zero = story.peak_replicas > 0 and snapshot.is_at_rest and snapshot.later == 0
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def play(session: LocalSession, client: RRQClient, display: Display, count: int) -> Story | None:
     """Run the wave through the pool; None when somebody stopped it."""
     story = Story()
-    fleet = session.pools[0]
-    assert isinstance(fleet, Fleet)
+    pool = session.pools[0]
+    assert isinstance(pool, LocalReplicaPool)
     async with running(session, display) as ending:
         jobs = await client.enqueue_many(build_wave(count))
         story.job_ids = [job.id for job in jobs]
-        display.tell(fleet.name, f"a wave of {len(jobs):,} jobs is enqueued")
-        watching = asyncio.create_task(watch(fleet, client, story, display))
+        display.tell(pool.name, f"a wave of {len(jobs):,} jobs is enqueued")
+        watching = asyncio.create_task(watch(pool, client, story, display))
         await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not watching.done():
             watching.cancel()

@@ -118,7 +118,7 @@ def _build_columns() -> list[dict[str, Any]]:
         _column("Ready", "integer", ".status.readyReplicas", "Pods that are ready"),
         _column("Desired", "integer", ".status.desiredReplicas", "Pods that the pool should have"),
         _column("Reason", "string", ".status.reason", "Why it should have so many"),
-        _column("Held", "integer", ".status.held", "Of those due, jobs that may not start", priority=1),
+        _column("Blocked", "integer", ".status.blocked", "Of those due, jobs that may not start", priority=1),
         _column("Soon", "integer", ".status.dueSoon", "Jobs that come due shortly", priority=1),
         _column("Later", "integer", ".status.later", "Jobs that come due after that", priority=1),
         _column("Message", "string", ready_message, "What the condition Ready says", priority=1),

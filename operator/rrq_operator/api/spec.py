@@ -437,6 +437,14 @@ class Pool:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def redis_origin(self) -> str:
+        """Where a person finds the URL of the Redis."""
+        redis = self.spec.redis
+        if redis is None or redis.url_from is None:
+            return "spec.redis.url"
+        return f"Secret {self.namespace}/{redis.url_from.secret_key_ref.name}"
+
+    @property
     def pause_target(self) -> str:
         """What stands among the pauses in Redis while this pool is paused there."""
         return f"pool:{self.qualified_name}"

@@ -19,7 +19,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from yaml import YAMLError
 
-from rrq_operator.decide.manifests import MANAGER, Manifest
+from rrq_operator.decide.manifests import MANAGER, SCALE_MANAGER, Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ _READABLE_PAGE = 50
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-SCALE_MANAGER = f"{MANAGER}-scale"
 
 
 class KubeError(Exception):

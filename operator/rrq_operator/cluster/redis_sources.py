@@ -205,12 +205,6 @@ def _take_turns(names: Iterable[SecretName]) -> list[tuple[int, SecretName]]:
     return sorted(placed, key=lambda entry: entry[0])
 
 
-def describe_source(pool: Pool) -> str:
-    """Return where a person finds the URL of a pool."""
-    name = _secret_name(pool)
-    return "spec.redis.url" if name is None else f"Secret {name[0]}/{name[1]}"
-
-
 def _secret_name(pool: Pool) -> SecretName | None:
     redis = pool.spec.redis
     if redis is None or redis.url_from is None:

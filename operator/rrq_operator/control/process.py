@@ -12,7 +12,6 @@ from typing import Any
 from rrq.pod.http import Answer, Page, PodServer
 from rrq_operator.cluster.cluster_cache import ClusterCache
 from rrq_operator.cluster.election_lease import KubeLeaseStore
-from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.handlers import PoolWatch
 from rrq_operator.cluster.informer import Informer
 from rrq_operator.cluster.kube import (
@@ -25,7 +24,7 @@ from rrq_operator.cluster.kube import (
     pods_path,
 )
 from rrq_operator.control.election import Leadership, lead, make_identity
-from rrq_operator.control.leader import Leader, list_pools, read_record
+from rrq_operator.control.leader import Leader, list_pools
 from rrq_operator.control.metrics import Metrics
 from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import MANAGED_SELECTOR
@@ -59,7 +58,7 @@ class OperatorProcess:
         self._lease_kube = lease_kube
         self.cluster_cache = ClusterCache()
         self.metrics = Metrics()
-        self.metrics.count_calls(lambda: self.api_calls, lambda: self.metrics.redis_calls)
+        self.metrics.count_api_calls(lambda: self.api_calls)
         self._leader: Leader | None = None
         self._loop_turned_at = monotonic()
         self._watch: PoolWatch | None = None
@@ -104,7 +103,7 @@ class OperatorProcess:
         """Wait until the cluster is known, then lead, or stand by until it is our turn."""
         try:
             await self._wait_for_pools()
-            watch = PoolWatch(self._on_pool, self._options.namespace, self._on_lost)
+            watch = PoolWatch(self.cluster_cache.take_event, self._options.namespace, self._on_lost)
             # Started before it can be seen: one that does not run yet would look to /livez like one that has ended.
             watch.start()
             self._watch = watch
@@ -127,7 +126,7 @@ class OperatorProcess:
             self._kube.may_write = leadership.is_held
         # A standby whose watches lag or are dead must not act on what was true some time ago.
         await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
-        services = Services(self._kube, self.cluster_cache, Events(self._kube), self.metrics)
+        services = Services(self._kube, self.cluster_cache, self.metrics)
         self._leader = Leader(services, self._options.namespace)
         self.metrics.is_leader.set(1)
         logger.info("operator leads")
@@ -153,15 +152,6 @@ class OperatorProcess:
                 logger.warning("pools not listed", extra={"error": trouble})
                 told = trouble
             await asyncio.sleep(1.0)
-
-    def _on_pool(self, kind: str | None, body: dict[str, Any]) -> None:
-        record = read_record(body)
-        if record is None:
-            return
-        if kind == "DELETED":
-            self.cluster_cache.drop_pool(record.key, record.uid)
-        else:
-            self.cluster_cache.set_pool(record)
 
     def _on_lost(self) -> None:
         if self._leader is not None:

@@ -7,13 +7,18 @@ whatever Kubernetes can do stays within reach. Replicas are left out: they are w
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrq_operator.api.spec import API_VERSION, GROUP, KIND, Pool
+
+if TYPE_CHECKING:
+    from rrq_operator.decide.objects import DeploymentObject
 
 Manifest = dict[str, Any]
 
 MANAGER = "rrq-operator"
+#: Owns the replicas of Deployments.
+SCALE_MANAGER = f"{MANAGER}-scale"
 POOL_LABEL = f"{GROUP}/pool"
 RUN_LABEL = f"{GROUP}/run"
 MANAGED_BY = {"app.kubernetes.io/managed-by": MANAGER}
@@ -40,6 +45,28 @@ _NAMED_BY = {
 _REPLACED_WHOLE = ("env", "volumes")
 #: A probe or hook has one of these; whoever sets one does not want the other.
 _ACTIONS = frozenset(("exec", "httpGet", "tcpSocket", "grpc", "sleep"))
+
+
+class SecretShown:
+    """What the pod template of a pool shows of its Secret: the digest of the value, so that a new value rolls the pods.
+
+    Earlier operators showed the resource version. If the Secret still has that version, the pods have its current value, and
+    what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells later operators
+    the same, also after the Secret has got another version.
+    """
+
+    def __init__(self) -> None:
+        #: A digest, and what an earlier operator showed instead of it.
+        self._inherited = ("", "")
+
+    def choose(self, digest: str, resource_version: str, live: "DeploymentObject | None") -> str:
+        """Return what to show of a value with this digest; ``live`` is the Deployment as it is."""
+        if live is not None and live.secret_shown and digest:
+            is_version = live.secret_shown == resource_version
+            if is_version or live.secret_digest == digest:
+                self._inherited = digest, live.secret_shown
+        inherited, shown = self._inherited
+        return shown if inherited == digest else digest
 
 
 def build_labels(pool: Pool) -> dict[str, str]:
@@ -341,3 +368,9 @@ def _sealed(manifest: Manifest) -> Manifest:
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}
     return manifest | {"metadata": metadata | {"annotations": annotations}}
+
+
+def digest_spec(spec: Mapping[str, Any]) -> str:
+    """Return a digest of a spec without what others may rightly change: the number of replicas."""
+    kept = {name: value for name, value in spec.items() if name != "replicas"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

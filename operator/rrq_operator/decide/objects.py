@@ -1,10 +1,8 @@
 """What the operator keeps of the objects in the cluster: small values instead of whole manifests. Pure.
 
-A thousand pools have many pods; of each only what a decision may ask for is kept.
+A thousand pools have many pods; of each only what a decision may ask for is kept. The cluster cache holds these values.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +16,12 @@ from rrq_operator.decide.manifests import (
     RUN_LABEL,
     SECRET_ANNOTATION,
     SECRET_DIGEST_ANNOTATION,
+    digest_spec,
 )
 
 Raw = Mapping[str, Any]
 PoolKey = tuple[str, str]
+"""Namespace and name of a pool."""
 
 #: Waiting for any of these does not end by itself soon; a person has to do something.
 _STUCK_REASONS = {
@@ -48,30 +48,33 @@ class Ending:
 
 @dataclass(frozen=True)
 class PodObject:
-    pool: PoolKey
-    name: str
+    """One pod of a pool. In local mode a replica is one, with little more than its name."""
+
     uid: str
+    name: str
     created_at: float
     ready_at: float | None
-    is_terminating: bool
-    has_ended: bool
-    """Succeeded or failed for good by its phase, which others than the kubelet set as well, for lost nodes."""
-    has_worker_ended: bool
-    """The kubelet says that the worker's container has ended and does not say that it runs again."""
-    is_cut_off: bool
-    """Its containers were fine when last heard of, but its node is no longer heard."""
-    was_disrupted: bool
-    """Preempted, deleted or evicted: none of its jobs has crashed."""
-    deletion_cost: int
-    trouble: str
-    """Why it cannot start, in the words of the kubelet; empty when nothing is wrong."""
-    trouble_reason: str
-    ending: Ending | None
-    owner_kind: str
+    """None while it is not ready."""
+    deletion_cost: int = 0
     has_started: bool = True
     """The worker's container runs or ever ran."""
+    pool: PoolKey = ("", "")
+    owner_kind: str = ""
+    is_terminating: bool = False
+    has_ended: bool = False
+    """Succeeded or failed for good by its phase, which others than the kubelet set as well, for lost nodes."""
+    has_worker_ended: bool = False
+    """The kubelet says that the worker's container has ended and does not say that it runs again."""
+    is_cut_off: bool = False
+    """Its containers were fine when last heard of, but its node is no longer heard."""
+    was_disrupted: bool = False
+    """Preempted, deleted or evicted: none of its jobs has crashed."""
     was_evicted: bool = False
     """By its kubelet, for memory or disk that perhaps the jobs in it have used up."""
+    trouble: str = ""
+    """Why it cannot start, in the words of the kubelet; empty when nothing is wrong."""
+    trouble_reason: str = ""
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class DeploymentObject:
     uid: str
     owner_uid: str
     version: int
-    """Grows with every change, so that an older view can be told from a newer one."""
+    """Grows with every change, so that an older state can be told from a newer one."""
     requested: int
     present: int
     ready: int
@@ -141,11 +144,15 @@ def parse_pod(raw: Raw) -> PodObject:
     )
     owners = metadata.get("ownerReferences") or ()
     return PodObject(
-        pool=pool_key_of(raw),
-        name=metadata["name"],
         uid=metadata["uid"],
+        name=metadata["name"],
         created_at=parse_time(metadata["creationTimestamp"]),
         ready_at=parse_time(conditions["Ready"]["lastTransitionTime"]) if is_ready else None,
+        deletion_cost=_parse_number(_annotations_of(raw).get(COST_ANNOTATION)),
+        # A pod stays Pending until all its containers have started, also when the worker was the first.
+        has_started=phase != "Pending" or _has_worker_started(containers),
+        pool=pool_key_of(raw),
+        owner_kind=owners[0]["kind"] if owners else "",
         is_terminating="deletionTimestamp" in metadata,
         has_ended=phase in ("Succeeded", "Failed"),
         has_worker_ended=any(
@@ -160,15 +167,11 @@ def parse_pod(raw: Raw) -> PodObject:
         was_disrupted="deletionTimestamp" in metadata
         or conditions.get("DisruptionTarget", {}).get("status") == "True"
         or status.get("reason") in ("Evicted", "NodeLost", "Preempting"),
-        deletion_cost=_parse_cost(_annotations_of(raw).get(COST_ANNOTATION)),
+        # A node that drains or shuts down, and preemption, have other reasons.
+        was_evicted=status.get("reason") == "Evicted",
         trouble=trouble,
         trouble_reason=trouble_reason,
         ending=_find_ending(containers),
-        owner_kind=owners[0]["kind"] if owners else "",
-        # A pod stays Pending until all its containers have started, also when the worker was the first.
-        has_started=phase != "Pending" or _has_worker_started(containers),
-        # A node that drains or shuts down, and preemption, have other reasons.
-        was_evicted=status.get("reason") == "Evicted",
     )
 
 
@@ -215,7 +218,7 @@ def parse_job(raw: Raw) -> JobObject:
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=owner_uid_of(raw),
-        run=_parse_cost((metadata.get("labels") or {}).get(RUN_LABEL)),
+        run=_parse_number((metadata.get("labels") or {}).get(RUN_LABEL)),
         created_at=parse_time(metadata["creationTimestamp"]),
         is_finished=last is not None,
         has_succeeded="Complete" in ended,
@@ -244,12 +247,6 @@ def owner_uid_of(raw: Raw) -> str:
     """Return the uid of the object that controls this one, or nothing."""
     owners = raw["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), "")
-
-
-def digest_spec(spec: Raw) -> str:
-    """Return a digest of a spec without what others may rightly change: the number of replicas."""
-    kept = {name: value for name, value in spec.items() if name != "replicas"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def parse_time(text: str) -> float:
@@ -311,7 +308,8 @@ def _find_scaler(managed_fields: Iterable[Raw]) -> str:
     )
 
 
-def _parse_cost(text: str | None) -> int:
+def _parse_number(text: str | None) -> int:
+    """Return a whole number that anybody may have written; 0 for anything else."""
     try:
         return int(text or 0)
     except ValueError:

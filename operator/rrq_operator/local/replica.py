@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rrq.pod.restarts import restart_delay_seconds
-from rrq_operator.decide.sizing import PodState
+from rrq_operator.decide.objects import PodObject
 from rrq_operator.local.worker_process import WorkerProcess
 
 #: Starts in a row that came to nothing, before a pool that never had a replica ready is given up.
@@ -37,8 +37,8 @@ class Replica:
         self.process: WorkerProcess | None = start(log_path)
 
     @property
-    def state(self) -> PodState:
-        return PodState(self.uid, self.name, self.created_at, self.ready_at, self.deletion_cost)
+    def pod(self) -> PodObject:
+        return PodObject(self.uid, self.name, self.created_at, self.ready_at, self.deletion_cost)
 
     @property
     def is_gone(self) -> bool:

@@ -210,7 +210,7 @@ def test_a_pool_that_cannot_be_understood_is_kept_with_the_reason() -> None:
 def test_a_changed_status_is_no_change_of_the_pool() -> None:
     told: list[tuple[str, str]] = []
     cluster_cache = ClusterCache()
-    cluster_cache.on_pool = told.append
+    cluster_cache.followers["shop", "emails"] = lambda key, delay_seconds: told.append(key)
     cluster_cache.set_pool(record())
     pool = cluster_cache.pools["shop", "emails"].pool
     cluster_cache.set_pool(record(version=2))
@@ -254,7 +254,7 @@ def test_a_child_that_was_labelled_as_anothers_is_forgotten_and_both_hear_of_it(
     told: list[tuple[str, str]] = []
     cluster_cache = ClusterCache()
     cluster_cache.set_budget(None, budget("emails"))
-    cluster_cache.on_child = told.append
+    cluster_cache.followers["shop", "emails"] = lambda key, delay_seconds: told.append(key)
     cluster_cache.set_budget(budget("emails"), budget("reports"))
     assert (cluster_cache.budgets, told) == ({}, [("shop", "emails")]), "by its name it is nobody's"
     cluster_cache.set_budget(budget("reports"), budget("emails"))

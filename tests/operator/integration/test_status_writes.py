@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pools import build_pool
 from rrq.client import JobRequest
 from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
-from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.informer import Informer
 from rrq_operator.cluster.kube import Kube, budgets_path, deployments_path
 from rrq_operator.control import reporting
@@ -81,12 +80,12 @@ async def test_a_hundred_busy_pools_of_constant_size_cause_two_status_writes_a_s
             Informer(kube, deployments_path(desk.namespace), parse_deployment, cluster_cache.set_deployment),
             Informer(kube, budgets_path(desk.namespace), parse_budget, cluster_cache.set_budget),
         )
-        leader = Leader(Services(kube, cluster_cache, Events(kube), Metrics()), desk.namespace)
+        leader = Leader(Services(kube, cluster_cache, Metrics()), desk.namespace)
         running = [tasks.create_task(one.run()) for one in (*watches, leader)]
         # The first conditions, and the Deployments, are written at once.
         await eventually(
             lambda: all(
-                pool.get("status", {}).get("reason") == "Paused" and "readyReplicas" in pool["status"]
+                pool.get("status", {}).get("reason") == "Frozen" and "readyReplicas" in pool["status"]
                 for pool in desk.read_all("rrqpool")
             ),
             120,
