@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 from rrq.runtime.masking import mask_url
-from rrq_operator.api.rules import CONTROL_CHARACTERS, Rule, for_re2, matching
+from rrq_operator.api.rules import CONTROL_CHARACTERS, lacking, matching
 
 __all__ = [
     "LONGEST_URL",
@@ -39,9 +39,8 @@ _CONTROL: Final = rf"[{CONTROL_CHARACTERS}]|%{_CODE}|\?[^?]*%(25)+{_CODE}"
 
 LONGEST_URL: Final = 2048
 #: A newline in a user name or a key would be a command of its own to a server that is no Redis.
-_NO_CONTROL: Final = Rule(
-    f"!self.matches(r'{for_re2(_CONTROL)}')",
-    lambda url: re.search(_CONTROL, url) is None,
+_NO_CONTROL: Final = lacking(
+    _CONTROL,
     "a URL has no control characters, neither as they are nor as %00 to %1F or %7F: choose a user name and a password "
     "without them",
 )

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from rrq.broker.messages import Observation
 from rrq.cron import CronSchedule
 from rrq.runtime.time_zones import parse_time_zone
-from rrq_operator.api.spec import JobRuns
+from rrq_operator.api.schedules import JobRuns
 from rrq_operator.decide.sizing import count_waiting
 
 _FIRST_RETRY_SECONDS = 10.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 
 from rrq.pod.restarts import restart_delay_seconds
-from rrq_operator.api.spec import JobRuns
+from rrq_operator.api.schedules import JobRuns
 from rrq_operator.local.worker_process import WorkerProcess
 
 Start = Callable[[Path], WorkerProcess]

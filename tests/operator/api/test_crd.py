@@ -10,7 +10,8 @@ import yaml
 
 from bad_manifests import BAD_MANIFESTS
 from rrq_operator.api.crd import build_crd, render_crd
-from rrq_operator.api.spec import JobRuns, PoolSpec, Scaling
+from rrq_operator.api.schedules import JobRuns
+from rrq_operator.api.spec import PoolSpec, Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.api.spec import JobRuns
+from rrq_operator.api.schedules import JobRuns
 from rrq_operator.decide.bursts import BurstInput, BurstWork, RunDecision, RunMemory, decide_run, measure_work
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
