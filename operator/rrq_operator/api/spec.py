@@ -385,8 +385,8 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
 def _check_meaning(spec: PoolSpec) -> None:
     """Read what a pattern cannot judge: a schedule for 30 February, a CPU limit of 2Gi. Raises ValueError."""
     schedules = [entry.schedule for entry in spec.cron]
-    if spec.runs.schedule is not None:
-        schedules.append(spec.runs.schedule)
+    if spec.job is not None and spec.job.schedule is not None:
+        schedules.append(spec.job.schedule)
     for schedule in schedules:
         CronSchedule(schedule).next_after(_SOME_DAY)
     spec.worker.count_processes()

@@ -101,7 +101,7 @@ class PoolWatch:
             self._end()
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
-    def _hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
+    def hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
         self._loop.call_soon_threadsafe(self._on_pool, kind, body)
 
     def _run(self) -> None:
@@ -132,7 +132,7 @@ class PoolWatch:
         if self._stop.is_set():
             return
         await kopf.operator(
-            registry=build_registry(self._hand_over),
+            registry=build_registry(self.hand_over),
             standalone=True,
             # For peering, which is off. Left out, kopf asks for the name of the user, and in an image it has none.
             identity=cast(Any, MANAGER),

@@ -78,6 +78,16 @@ class _Secret:
         return self.read_at + (_REFRESH_DOUBTFUL_SECONDS if self.is_doubtful else _REFRESH_SECONDS)
 
 
+@dataclass(frozen=True)
+class _Value:
+    """One value of a Secret, as it was read first."""
+
+    encoded: str
+    url: str
+    fault: str | None
+    digest: str
+
+
 class RedisSources:
     """The Secrets that pools name, as last read."""
 
@@ -86,15 +96,14 @@ class RedisSources:
         #: How long a round may take; None for as long as it needs. What is left has its turn in the next.
         self._round_seconds = round_seconds
         self._secrets: dict[SecretName, _Secret] = {}
-        # By name and key the value in use, and the uid of the Secret that had it first.
-        self._origins: dict[tuple[SecretName, str], tuple[str, str]] = {}
+        self._values: dict[tuple[SecretName, str], _Value] = {}
 
     async def refresh(self, pools: Iterable[Pool]) -> None:
         """Read Secrets that are in doubt or new, then a few of those read longest ago; forget unused ones."""
         named = {name for pool in pools if (name := _secret_name(pool)) is not None}
         for name in set(self._secrets) - named:
             del self._secrets[name]
-        self._origins = {place: origin for place, origin in self._origins.items() if place[0] in named}
+        self._values = {place: value for place, value in self._values.items() if place[0] in named}
         wanted = self._choose(named)
         ends_at = None if self._round_seconds is None else monotonic() + self._round_seconds
         for first in range(0, len(wanted), _READS_AT_ONCE):
@@ -146,21 +155,19 @@ class RedisSources:
                 "SecretKeyMissing",
                 f"{where} has no key {reference.key!r}. Add it, or name another in urlFrom.",
             )
-        url = _decode(secret.data[reference.key])
-        fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
-        if url is None or fault is not None:
+        place, encoded = (name, reference.key), secret.data[reference.key]
+        value = self._values.get(place)
+        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
+        if value is None or value.encoded != encoded:
+            value = self._values[place] = _read_value(encoded, secret.uid)
+        if value.fault is not None:
             return RedisSourceTrouble(
                 "InvalidURL",
                 f"Key {reference.key!r} of {where} holds no URL that the operator accepts, such as "
-                f"redis://user:password@host:6379/0: {fault}.",
+                f"redis://user:password@host:6379/0: {value.fault}.",
             )
-        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
-        place, origin = (name, reference.key), (secret.data[reference.key], secret.uid)
-        known = self._origins.get(place)
-        if known is None or known[0] != origin[0]:
-            known = self._origins[place] = origin
-        version = SecretVersion(_digest(*known), secret.resource_version)
-        return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)
+        version = SecretVersion(value.digest, secret.resource_version)
+        return ResolvedRedis(RedisIdentity(value.url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:
         namespace, secret_name = name
@@ -210,6 +217,12 @@ def _secret_name(pool: Pool) -> SecretName | None:
     if redis is None or redis.url_from is None:
         return None
     return pool.namespace, redis.url_from.secret_key_ref.name
+
+
+def _read_value(encoded: str, secret_uid: str) -> _Value:
+    url = _decode(encoded)
+    fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
+    return _Value(encoded, url or "", fault, _digest(encoded, secret_uid))
 
 
 def _digest(value: str, secret_uid: str) -> str:
