@@ -18,7 +18,6 @@ from rrq_operator.api.pool_status import Condition, LastDecision, PoolStatus
 from rrq_operator.api.spec import API_VERSION, KIND
 from rrq_operator.cluster.cluster_cache import PoolRecord
 from rrq_operator.cluster.kube import (
-    Kube,
     KubeConflict,
     KubeError,
     KubeMissing,
@@ -55,7 +54,7 @@ _WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
 _NEW_POOL_SECONDS = 3600.0
 #: The same event is written once in this time.
 _SAME_EVENT_SECONDS = 60.0
-_MOST_EVENTS_REMEMBERED = 100
+_MOST_EVENTS_REMEMBERED = 5_000
 _LONGEST_EVENT = 1000
 
 
@@ -82,7 +81,7 @@ class PoolReporter:
         self._key = record.key
         self._uid = record.uid
         self._services = services
-        self._events = EventWriter(services.kube, record.key, record.uid)
+        self._events = EventWriter(services, record.key, record.uid)
         self._empty_queues = EmptyQueues(record.created_at)
         #: The status that the API server has.
         self.written = record.status
@@ -271,11 +270,11 @@ class EmptyQueues:
 class EventWriter:
     """Writes the events of one pool, which ``kubectl describe`` lists. The same event again is counted, not repeated."""
 
-    def __init__(self, kube: Kube, key: PoolKey, uid: str) -> None:
-        self._kube = kube
+    def __init__(self, services: Services, key: PoolKey, uid: str) -> None:
+        self._kube = services.kube
         self._key = key
         self._uid = uid
-        self._told: dict[str, tuple[float, int]] = {}
+        self._told = services.told_events
 
     async def write(self, reason: str, message: str, *, is_warning: bool = False) -> bool:
         """Write an event, or count it when it was written before; returns whether people can read it now.

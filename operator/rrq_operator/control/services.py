@@ -25,3 +25,5 @@ class Services:
     reports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE))
     figure_slots: Slots = field(default_factory=lambda: Slots(FIGURE_WRITES_PER_SECOND))
     restless_slots: Slots = field(default_factory=lambda: Slots(RESTLESS_WRITES_PER_SECOND))
+    told_events: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """When which event was written last, and how often, by its digest."""

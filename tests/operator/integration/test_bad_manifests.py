@@ -182,16 +182,17 @@ def test_kubectl_get_shows_whether_the_pool_keeps_up(pools: Pools) -> None:
             "job": {"active": "emails-1", "runs": 1, "lastResult": "Succeeded"},
         }
     )
+    written = build_status_manifest(status)
     pools.kubectl(
         "patch",
         "rrqpool/emails",
         "--subresource=status",
         "--type=merge",
-        f"--patch={json.dumps({'status': build_status_manifest(status)})}",
+        f"--patch={json.dumps({'status': written})}",
     )
 
     stored = json.loads(pools.kubectl("get", "rrqpool/emails", "--output=json"))["status"]
-    assert stored == status
+    assert stored == written
 
     heads, values = (line.split() for line in pools.kubectl("get", "rrqpool").splitlines())
     assert heads == ["NAME", "TYPE", "QUEUES", "DUE", "OLDEST", "BUSY", "READY", "DESIRED", "REASON", "AGE"]

@@ -190,7 +190,7 @@ async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
 
     known = {
         "due_jobs",
-        "held_jobs",
+        "blocked_jobs",
         "orphaned_jobs",
         "scheduled_jobs",
         "oldest_due_age_seconds",
