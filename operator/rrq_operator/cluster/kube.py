@@ -20,6 +20,7 @@ from kubernetes.aio import client, config
 from yaml import YAMLError
 
 from rrq_operator.decide.manifests import MANAGER, SCALE_MANAGER, Manifest
+from rrq_operator.decide.status import Fault
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,14 @@ class KubeExpired(KubeError):
 
 class KubeUnreadable(KubeError):
     """An answer that nests deeper than can be parsed: somebody has stored such an object."""
+
+
+def describe_fault(error: KubeError) -> Fault:
+    """Return a refusal of the API server as it goes into a condition."""
+    if isinstance(error, KubeUnavailable):
+        return Fault("APIUnavailable", f"the Kubernetes API did not answer, the operator retries: {error}")
+    reason = error.reason if error.reason.isalnum() and not error.reason.isdigit() else "Refused"
+    return Fault(reason, str(error))
 
 
 class Kube:

@@ -1,31 +1,30 @@
 """A burst pool: one Job at a time, started when ``decide/bursts.py`` says so. A Job that runs is never touched."""
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from time import monotonic, time
 
-from rrq.flow import PoolReport
 from rrq_operator.api.pool_status import RunsStatus
-from rrq_operator.api.spec import Pool, RedisSource
+from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.cluster_cache import PoolRecord, parse_status
 from rrq_operator.cluster.kube import (
     KubeConflict,
     KubeError,
     KubeMissing,
     KubeRefused,
+    describe_fault,
     jobs_path,
     pods_path,
     pools_path,
 )
 from rrq_operator.cluster.redis_sources import SecretVersion
-from rrq_operator.control.pool_group import GroupPool, Round
-from rrq_operator.control.reporting import PoolReporter, describe_fault
+from rrq_operator.control.pool_group import Round
+from rrq_operator.control.reporting import ReportingPool
 from rrq_operator.control.services import Services
 from rrq_operator.decide.bursts import BurstInput, RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.decide.manifests import build_job, build_selector, job_name
 from rrq_operator.decide.objects import JobObject, PodObject, owner_uid_of, parse_job, parse_pod
-from rrq_operator.decide.publishing import build_report
-from rrq_operator.decide.status import Fault, PoolSnapshot, build_burst_status
+from rrq_operator.decide.status import Fault, build_burst_status
 
 logger = logging.getLogger(__name__)
 
@@ -37,38 +36,22 @@ _LOOK_AGAIN_SECONDS = 1.0
 _MOST_TAKEN_NAMES = 50
 
 
-class BurstPool(GroupPool):
+class BurstPool(ReportingPool):
     """Decides each round without waiting; acts when there is something to do."""
 
     #: No pod is needed before its work is due: a run finds what is due when it starts.
     horizon_seconds = 0.0
 
     def __init__(self, record: PoolRecord, services: Services) -> None:
-        super().__init__(services.actions)
-        self.uid = record.uid
-        self.reporter = PoolReporter(record, services)
-        #: The Redis of the spec that the leader has resolved.
-        self.source: RedisSource | None = None
-        #: None while it is not known.
-        self.secret_version: SecretVersion | None = None
-        self._key = record.key
+        super().__init__(record, services)
         self._created_at = record.created_at
-        self._services = services
         self._started = 0
         self._last_schedule_at: float | None = None
-        self._round: Round | None = None
         self._decision: RunDecision | None = None
         self._fault: Fault | None = None
         self._retry_at = 0.0
         self._may_start = False
         self._reported_failed: set[str] | None = None
-
-    def find_pool(self) -> Pool | None:
-        return self._services.cluster_cache.find_pool(self._key, self.uid, self.source)
-
-    @property
-    def pod_uids(self) -> Collection[str]:
-        return self._services.cluster_cache.pods.get(self._key, {}).keys()
 
     def decide(self, this_round: Round) -> bool:
         """Take one decision; returns whether there is anything to do about it."""
@@ -85,43 +68,20 @@ class BurstPool(GroupPool):
             time(),
             is_pod_left=any(map(_is_run_under_way, pods)),
         )
-        decision = decide_run(pool.spec.runs, given, memory)
-        self._round, self._decision = this_round, decision
+        decision = self._decision = decide_run(pool.spec.runs, given, memory)
         if decision.start is None:
             # Only what was asked for can have been refused.
             self._fault = None
             self._last_schedule_at = decision.schedule_at or self._last_schedule_at
-        self._report(this_round, decision, jobs, pods, memory)
+        snapshot = self._take_snapshot(this_round, pods, self._fault)
+        last_schedule_at = self._last_schedule_at or memory.last_schedule_at
+        status = build_burst_status(snapshot, decision, jobs, memory.runs, last_schedule_at)
+        self._note_status(this_round, status)
+        self._report_failures(jobs)
         may_write = monotonic() >= self._retry_at
         # A run that was just started may not be in the watch yet; then `_retry_at` is not over either.
         self._may_start = decision.start is not None and self.secret_version is not None and may_write
         return self._may_start or (may_write and bool(decision.expire))
-
-    def _report(
-        self,
-        this_round: Round,
-        decision: RunDecision,
-        jobs: list[JobObject],
-        pods: list[PodObject],
-        memory: RunMemory,
-    ) -> None:
-        seen = this_round.seen
-        snapshot = PoolSnapshot(
-            pool=this_round.pool,
-            queues=None if seen is None else seen.queues,
-            queue_fault=this_round.queue_fault,
-            object_fault=self._fault,
-            scale_fault=None,
-            pods=pods,
-            now=time(),
-            is_paused=this_round.is_paused,
-            written=self.reporter.written,
-            latest=self.reporter.latest,
-        )
-        last_schedule_at = self._last_schedule_at or memory.last_schedule_at
-        status = build_burst_status(snapshot, decision, jobs, memory.runs, last_schedule_at)
-        self.reporter.note(status, seen, self.queue_names)
-        self._report_failures(jobs)
 
     async def act(self, this_round: Round) -> None:
         """Start a run if one is to be started, let old ones expire."""
@@ -143,14 +103,6 @@ class BurstPool(GroupPool):
                 "cannot start a run or expire old ones",
                 extra={"namespace": pool.namespace, "resource": pool.name, "error": str(error)},
             )
-
-    def build_report(self, now_ms: int) -> PoolReport | None:
-        if self._round is None:
-            return None
-        return build_report(self._round.pool, self.queue_names, self.reporter.latest, self._round.seen)
-
-    def start_writing(self) -> None:
-        self.reporter.start_writing()
 
     async def _start(self, pool: Pool, decision: RunDecision, secret_digest: str) -> None:
         assert decision.start is not None

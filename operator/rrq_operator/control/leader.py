@@ -18,7 +18,7 @@ from rrq_operator.cluster.kube import Kube, KubeError, pools_path
 from rrq_operator.cluster.redis_sources import RedisSources, RedisSourceTrouble, ResolvedRedis
 from rrq_operator.control.burst_pool import BurstPool
 from rrq_operator.control.housekeeping import GroupListener, end_task
-from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.metrics import Metrics, PoolReading
 from rrq_operator.control.pool_group import PoolGroup, Round
 from rrq_operator.control.replica_pool import ReplicaPool
 from rrq_operator.control.reporting import PoolReporter
@@ -256,6 +256,7 @@ class Leader:
             reporter = PoolReporter(record, self._services)
             self._invalid[record.key] = record.uid, reporter
         status = build_invalid_status(record.generation, record.fault, reporter.written, time())
+        self._services.metrics.readings[record.key] = PoolReading(status, None)
         reporter.note(status)
         reporter.start_writing()
 

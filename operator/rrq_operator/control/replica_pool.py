@@ -6,12 +6,10 @@ What carries the right name but belongs to something else is left alone.
 
 import asyncio
 import contextlib
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from time import monotonic, time
+from time import monotonic
 
-from rrq.flow import PoolReport
-from rrq_operator.api.spec import KIND, Pool, RedisSource
+from rrq_operator.api.spec import KIND, Pool
 from rrq_operator.cluster.cluster_cache import PoolRecord
 from rrq_operator.cluster.kube import (
     Kube,
@@ -20,11 +18,12 @@ from rrq_operator.cluster.kube import (
     KubeMissing,
     budgets_path,
     deployments_path,
+    describe_fault,
     pods_path,
 )
 from rrq_operator.cluster.redis_sources import SecretVersion
-from rrq_operator.control.pool_group import GroupPool, Round
-from rrq_operator.control.reporting import PoolReporter, describe_fault
+from rrq_operator.control.pool_group import Round
+from rrq_operator.control.reporting import ReportingPool
 from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import (
     COST_ANNOTATION,
@@ -39,7 +38,6 @@ from rrq_operator.decide.manifests import (
     digest_spec,
 )
 from rrq_operator.decide.objects import BudgetObject, DeploymentObject, PodObject, owner_uid_of, parse_pod
-from rrq_operator.decide.publishing import build_report
 from rrq_operator.decide.shrinking import is_same_choice
 from rrq_operator.decide.sizing import (
     RequestedSize,
@@ -49,7 +47,7 @@ from rrq_operator.decide.sizing import (
     decide_size,
     recall_memory,
 )
-from rrq_operator.decide.status import REPLACING_REASON, Fault, PoolSnapshot, build_replica_status
+from rrq_operator.decide.status import REPLACING_REASON, Fault, build_replica_status
 from rrq_operator.redis.queues import DrainFlags, QueueTrouble
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -58,37 +56,29 @@ _LONGEST_RETRY_SECONDS = 30.0
 _FRESH_SECONDS = 3.0
 
 
-class ReplicaPool(GroupPool):
+@dataclass(frozen=True)
+class _Decision:
+    """The last decision, and what it rests on."""
+
+    step: SizingStep
+    pods: list[PodObject]
+    at: float
+    """By the monotonic clock."""
+
+
+class ReplicaPool(ReportingPool):
     """Decides each round without waiting; acts when there is something to do."""
 
     def __init__(self, record: PoolRecord, services: Services) -> None:
-        super().__init__(services.actions)
-        self.uid = record.uid
-        self.reporter = PoolReporter(record, services)
-        #: The Redis of the spec that the leader has resolved.
-        self.source: RedisSource | None = None
-        #: None while it is not known.
-        self.secret_version: SecretVersion | None = None
-        self._key = record.key
-        self._services = services
+        super().__init__(record, services)
         self._objects = PoolObjects(services)
         self._memory = SizingMemory()
         self._flags = DrainFlags()
         self._requested = RequestedSize()
         self._act_fault: Fault | None = None
-        self._round: Round | None = None
-        self._step: SizingStep | None = None
-        self._decided_at = 0.0
-        self._decided_on: list[PodObject] = []
+        self._decision: _Decision | None = None
         self._needs_objects = False
         self._scale_retry_at = 0.0
-
-    def find_pool(self) -> Pool | None:
-        return self._services.cluster_cache.find_pool(self._key, self.uid, self.source)
-
-    @property
-    def pod_uids(self) -> Collection[str]:
-        return self._services.cluster_cache.pods.get(self._key, {}).keys()
 
     @property
     def horizon_seconds(self) -> float:
@@ -104,7 +94,7 @@ class ReplicaPool(GroupPool):
             for pod in self._services.cluster_cache.pods.get(self._key, {}).values()
             if pod.owner_kind != "Job"
         ]
-        if self._step is None:
+        if self._decision is None:
             self._memory = recall_memory(self.reporter.written.startup_seconds, pods)
         given = SizingInput(
             queues=self.queue_names,
@@ -116,44 +106,23 @@ class ReplicaPool(GroupPool):
             is_observed=deployment is None or deployment.is_observed,
             is_paused=this_round.is_paused,
         )
-        self._round, self._decided_on, self._decided_at = this_round, pods, now
         memory = replace(self._memory, flagged=self._flags.fresh)
-        self._step, self._memory = decide_size(pool.spec, given, memory)
-        self._report(this_round, self._step, deployment, pods)
-        plan = self._step.plan
+        step, self._memory = decide_size(pool.spec, given, memory)
+        self._decision = _Decision(step, pods, now)
+        scale_fault = self._act_fault or self._find_scale_fault()
+        snapshot = self._take_snapshot(this_round, pods, self._objects.fault, scale_fault)
+        status = build_replica_status(snapshot, step, deployment, self._memory.startup_seconds)
+        self._note_status(this_round, status)
         return (
             self._needs_objects
-            or bool(plan.drain or plan.release or plan.costs)
-            or (deployment is not None and self._step.replicas != given.requested)
+            or bool(step.plan.drain or step.plan.release or step.plan.costs)
+            or (deployment is not None and step.replicas != given.requested)
         )
-
-    def _report(
-        self,
-        this_round: Round,
-        step: SizingStep,
-        deployment: DeploymentObject | None,
-        pods: list[PodObject],
-    ) -> None:
-        seen = this_round.seen
-        snapshot = PoolSnapshot(
-            pool=this_round.pool,
-            queues=None if seen is None else seen.queues,
-            queue_fault=this_round.queue_fault,
-            object_fault=self._objects.fault,
-            scale_fault=self._act_fault or self._find_scale_fault(),
-            pods=pods,
-            now=time(),
-            is_paused=this_round.is_paused,
-            written=self.reporter.written,
-            latest=self.reporter.latest,
-        )
-        status = build_replica_status(snapshot, step, deployment, self._memory.startup_seconds)
-        self.reporter.note(status, seen, self.queue_names)
 
     async def act(self, this_round: Round) -> None:
         """Do what was decided: objects first, then flags and costs, then the size."""
-        pool, step = this_round.pool, self._step
-        assert step is not None, "decide comes first"
+        assert self._decision is not None, "decide comes first"
+        pool, step = this_round.pool, self._decision.step
         self.wants_another_look = False
         is_new = self._find_deployment(pool) is None
         if self._needs_objects and await self._objects.apply(pool, step.replicas) and is_new:
@@ -169,7 +138,7 @@ class ReplicaPool(GroupPool):
                 await self._scale(this_round, requested, step)
             await self._move_pods(this_round, step)
             if may_scale and step.replicas < requested:
-                await self._shrink(this_round, requested, step)
+                await self._shrink(this_round, requested, self._decision)
             self._act_fault = None
         except QueueTrouble as trouble:
             self._services.metrics.redis_errors.labels(trouble.reason).inc()
@@ -180,14 +149,6 @@ class ReplicaPool(GroupPool):
             self._services.metrics.api_errors.labels(error.reason or "Other").inc()
             self._scale_retry_at = monotonic() + 1.0
             self._act_fault = describe_fault(error)
-
-    def build_report(self, now_ms: int) -> PoolReport | None:
-        if self._round is None:
-            return None
-        return build_report(self._round.pool, self.queue_names, self.reporter.latest, self._round.seen)
-
-    def start_writing(self) -> None:
-        self.reporter.start_writing()
 
     async def _move_pods(self, this_round: Round, step: SizingStep) -> None:
         """Flag the pods that are to leave, and give them the lowest deletion cost."""
@@ -210,21 +171,21 @@ class ReplicaPool(GroupPool):
         with contextlib.suppress(KubeMissing):
             await self._services.kube.merge(f"{pods_path(pool.namespace)}/{name}", change)
 
-    async def _shrink(self, this_round: Round, requested: int, step: SizingStep) -> None:
+    async def _shrink(self, this_round: Round, requested: int, decision: _Decision) -> None:
         """Ask for less, unless what the decision rests on may have changed: then the next round knows better."""
         # A pod that the watch has not shown yet may be in the middle of a job.
         selector = f"{build_selector(this_round.pool)},{MANAGED_SELECTOR}"
         path = pods_path(this_round.pool.namespace)
         listed, _ = await self._services.kube.list_all(path, selector=selector)
         pods = [pod for pod in map(parse_pod, listed) if pod.owner_kind != "Job"]
-        if not is_same_choice(pods, self._decided_on):
+        if not is_same_choice(pods, decision.pods):
             return
-        now = monotonic()
-        if self._flags.are_live(step.plan.drain) and now - self._decided_at < _FRESH_SECONDS:
+        now, drain = monotonic(), decision.step.plan.drain
+        if self._flags.are_live(drain) and now - decision.at < _FRESH_SECONDS:
             # Before it is asked for: the answer may get lost.
-            given_up = {**self._memory.given_up, **dict.fromkeys(step.plan.drain, now)}
+            given_up = {**self._memory.given_up, **dict.fromkeys(drain, now)}
             self._memory = replace(self._memory, given_up=given_up)
-            await self._scale(this_round, requested, step)
+            await self._scale(this_round, requested, decision.step)
 
     async def _scale(self, this_round: Round, requested: int, step: SizingStep) -> None:
         pool, metrics = this_round.pool, self._services.metrics

@@ -1,4 +1,4 @@
-"""Writes what a pool says of itself: its status and its events, each only when it has changed.
+"""What a pool of the cluster says of itself: its status and its events, each written only when it has changed.
 
 What a person waits for is written at once: the status of a condition, a size, a fault. Figures of a busy queue change all
 the time and wait for a slot among all pools; metrics and ``kubectl rrq top`` have the current ones. Which change is which
@@ -8,31 +8,35 @@ is decided in ``decide/status.py``.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from time import monotonic, time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rrq.broker.messages import Observation
+from rrq.flow import PoolReport
 from rrq_operator.api.pool_status import Condition, LastDecision, PoolStatus
-from rrq_operator.api.spec import API_VERSION, KIND
+from rrq_operator.api.spec import API_VERSION, KIND, Pool, RedisSource
 from rrq_operator.cluster.cluster_cache import PoolRecord
 from rrq_operator.cluster.kube import (
     KubeConflict,
     KubeError,
     KubeMissing,
     KubeRefused,
-    KubeUnavailable,
     events_path,
     pools_path,
 )
 from rrq_operator.control.metrics import PoolReading
+from rrq_operator.control.pool_group import GroupPool, Round
 from rrq_operator.control.services import Services
+from rrq_operator.decide.empty_queues import NEW_POOL_SECONDS, EmptyQueues
 from rrq_operator.decide.manifests import MANAGER, Manifest
-from rrq_operator.decide.objects import PoolKey
+from rrq_operator.decide.objects import PodObject, PoolKey
+from rrq_operator.decide.publishing import build_report
 from rrq_operator.decide.scaling import Reason
 from rrq_operator.decide.status import (
     Fault,
+    PoolSnapshot,
     build_status_manifest,
     find_news,
     has_restless_change,
@@ -40,38 +44,82 @@ from rrq_operator.decide.status import (
     is_urgent,
     remember_told,
 )
+from rrq_operator.decide.status_pacing import Slots
+
+if TYPE_CHECKING:
+    from rrq_operator.cluster.redis_sources import SecretVersion
 
 logger = logging.getLogger(__name__)
 
+#: How often figures are written, and conditions that follow the work. The latter have slots of their own, at once while few
+#: pools ask.
 _FIGURES_SECONDS = 15.0
-#: For conditions that follow the work. They have slots of their own, at once while few pools ask, and at most one per pool
-#: in this time.
 _RESTLESS_SECONDS = 15.0
 _RETRY_SECONDS = 2.0
 _MOST_MESSAGES = 20
-_WARN_OF_UNSEEN_QUEUE_SECONDS = 120.0
-#: A queue of an older pool may rightly be empty when an operator starts to look.
-_NEW_POOL_SECONDS = 3600.0
 #: The same event is written once in this time.
 _SAME_EVENT_SECONDS = 60.0
 _MOST_EVENTS_REMEMBERED = 5_000
 _LONGEST_EVENT = 1000
 
 
-def describe_fault(error: KubeError) -> Fault:
-    """Return a refusal of the API server as it goes into a condition."""
-    if isinstance(error, KubeUnavailable):
-        return Fault("APIUnavailable", f"the Kubernetes API did not answer, the operator retries: {error}")
-    reason = error.reason if error.reason.isalnum() and not error.reason.isdigit() else "Refused"
-    return Fault(reason, str(error))
+class ReportingPool(GroupPool):
+    """A pool of the cluster: it finds itself in the cluster cache, and reports on itself."""
 
+    def __init__(self, record: PoolRecord, services: Services) -> None:
+        super().__init__(services.actions)
+        self.uid = record.uid
+        self.reporter = PoolReporter(record, services)
+        #: The Redis of the spec that the leader has resolved.
+        self.source: RedisSource | None = None
+        #: None while it is not known.
+        self.secret_version: SecretVersion | None = None
+        self._key = record.key
+        self._services = services
+        self._round: Round | None = None
 
-class _Message(NamedTuple):
-    """An event to be written."""
+    def find_pool(self) -> Pool | None:
+        return self._services.cluster_cache.find_pool(self._key, self.uid, self.source)
 
-    reason: str
-    words: str
-    is_warning: bool
+    @property
+    def pod_uids(self) -> Collection[str]:
+        return self._services.cluster_cache.pods.get(self._key, {}).keys()
+
+    def build_report(self, now_ms: int) -> PoolReport | None:
+        if self._round is None:
+            return None
+        return build_report(self._round.pool, self.queue_names, self.reporter.latest, self._round.seen)
+
+    def start_writing(self) -> None:
+        self.reporter.start_writing()
+
+    def _take_snapshot(
+        self,
+        this_round: Round,
+        pods: Sequence[PodObject],
+        object_fault: Fault | None,
+        scale_fault: Fault | None = None,
+    ) -> PoolSnapshot:
+        """Return everything that this round has found out about the pool."""
+        return PoolSnapshot(
+            pool=this_round.pool,
+            queues=None if this_round.seen is None else this_round.seen.queues,
+            queue_fault=this_round.queue_fault,
+            object_fault=object_fault,
+            scale_fault=scale_fault,
+            pods=pods,
+            now=time(),
+            is_paused=this_round.is_paused,
+            written=self.reporter.written,
+            latest=self.reporter.latest,
+        )
+
+    def _note_status(self, this_round: Round, status: PoolStatus) -> None:
+        self._round = this_round
+        self._services.metrics.readings[self._key] = PoolReading(status, this_round.seen)
+        self.reporter.note(status)
+        if this_round.seen is not None:
+            self.reporter.look_for_empty_queues(self.queue_names, this_round.seen)
 
 
 class PoolReporter:
@@ -80,9 +128,10 @@ class PoolReporter:
     def __init__(self, record: PoolRecord, services: Services) -> None:
         self._key = record.key
         self._uid = record.uid
+        self._created_at = record.created_at
         self._services = services
         self._events = EventWriter(services, record.key, record.uid)
-        self._empty_queues = EmptyQueues(record.created_at)
+        self._empty_queues = EmptyQueues()
         #: The status that the API server has.
         self.written = record.status
         #: The status that it should have.
@@ -91,47 +140,43 @@ class PoolReporter:
         self._is_unsure = False
         self._is_correction_urgent = False
         self._told: Sequence[Condition] = record.status.conditions or ()
+        self._retry_news_at = 0.0
         self._is_paused = _is_pause(record.status.last_decision)
-        self._written_at = self._restless_written_at = float("-inf")
-        self._figures_at: float | None = None
-        self._restless_at: float | None = None
-        self._messages: list[_Message] = []
-        self._next_message_at = self._retry_news_at = 0.0
+        self._figures = _Pace(services.figure_slots, _FIGURES_SECONDS)
+        self._restless = _Pace(services.restless_slots, _RESTLESS_SECONDS)
         #: The write that is under way, or was last.
         self.task: asyncio.Task[None] | None = None
 
     def say(self, reason: str, words: str, *, is_warning: bool = False) -> None:
         """Have an event written soon."""
-        message = _Message(reason, words, is_warning)
-        if message not in self._messages:
-            self._messages = [*self._messages, message][-_MOST_MESSAGES:]
+        self._events.say(Message(reason, words, is_warning))
 
-    def note(
-        self, status: PoolStatus, seen: Observation | None = None, queue_names: Sequence[str] = ()
-    ) -> None:
-        """Take in what the pool looks like now; ``seen`` None means that its queues could not be read."""
+    def note(self, status: PoolStatus) -> None:
+        """Take in what the pool looks like now."""
         self.latest = status
-        self._services.metrics.readings[self._key] = PoolReading(status, seen)
         if status.last_decision is not None:
             self._note_pause(status.last_decision)
-        for name in self._empty_queues.find_unseen(queue_names, seen):
+        self._reserve_slots()
+
+    def look_for_empty_queues(self, names: Sequence[str], seen: Observation) -> None:
+        """Warn of queues of a new pool that stay empty."""
+        if time() - self._created_at > NEW_POOL_SECONDS:
+            return
+        for name in self._empty_queues.find_unseen(names, seen.queues, monotonic()):
             words = (
                 f"Queue {name!r} has held no job since the pool was made. If jobs are enqueued, check "
                 "that producers use the same queue name, Redis database and key prefix."
             )
             self.say("QueueNeverSeen", words, is_warning=True)
-        self._reserve_slots()
 
     @property
     def has_news(self) -> bool:
         """Whether there is something to write now."""
         now = monotonic()
-        if self._messages and now >= self._next_message_at:
+        if self._events.is_due(now) or self._is_urgent or (self._find_news() and now >= self._retry_news_at):
             return True
-        if self._is_urgent or (self._find_news() and now >= self._retry_news_at):
-            return True
-        return (self._has_changed and _has_come(self._figures_at, now)) or (
-            has_restless_change(self.written, self.latest) and _has_come(self._restless_at, now)
+        return (self._has_changed and self._figures.is_due(now)) or (
+            has_restless_change(self.written, self.latest) and self._restless.is_due(now)
         )
 
     def start_writing(self) -> None:
@@ -148,12 +193,12 @@ class PoolReporter:
 
     async def write(self) -> None:
         """Write status and events. A failure is logged, and the next round retries."""
-        await self._write_messages()
+        await self._events.flush()
         # The rounds go on while this is written.
         latest, news = self.latest, self._find_news()
         if self._has_changed and not await self._write_status(latest):
             return
-        told = [await self._events.write(one.reason, one.message, is_warning=is_bad(one)) for one in news]
+        told = [await self._events.write(Message(one.reason, one.message, is_bad(one))) for one in news]
         if all(told):
             self._told = remember_told(self._told, latest.conditions or ())
         else:
@@ -182,20 +227,10 @@ class PoolReporter:
             return False
         self.written = status
         self._is_unsure = self._is_correction_urgent = False
-        self._written_at = monotonic()
+        self._figures.written_at = monotonic()
         if is_restless:
-            self._restless_written_at = self._written_at
+            self._restless.written_at = monotonic()
         return True
-
-    async def _write_messages(self) -> None:
-        """Write the events in order; those that cannot be written now are kept, the latest of them."""
-        messages, self._messages = self._messages, []
-        for position, message in enumerate(messages):
-            if not await self._events.write(message.reason, message.words, is_warning=message.is_warning):
-                said_meanwhile = [other for other in self._messages if other not in messages[position:]]
-                self._messages = [*messages[position:], *said_meanwhile][-_MOST_MESSAGES:]
-                self._next_message_at = monotonic() + _RETRY_SECONDS
-                return
 
     def _note_pause(self, decision: LastDecision) -> None:
         """Have an event written when the pool was paused in Redis, and when it was resumed."""
@@ -222,49 +257,43 @@ class PoolReporter:
 
     def _reserve_slots(self) -> None:
         """Reserve times for what is not urgent. A slot stays when something urgent is written before it comes."""
-        now = monotonic()
         if not self._has_changed:
             self._drop_past_slots()
-            return
-        if self._is_urgent:
-            return  # all of it is written at once
-        if self._figures_at is None:
-            earliest = max(now, self._written_at + _FIGURES_SECONDS)
-            self._figures_at = self._services.figure_slots.reserve(earliest, now)
-        if self._restless_at is None and has_restless_change(self.written, self.latest):
-            earliest = max(now, self._restless_written_at + _RESTLESS_SECONDS)
-            self._restless_at = self._services.restless_slots.reserve(earliest, now)
+        elif not self._is_urgent:
+            self._figures.reserve()
+            if has_restless_change(self.written, self.latest):
+                self._restless.reserve()
 
     def _drop_past_slots(self) -> None:
-        now = monotonic()
-        if _has_come(self._figures_at, now):
-            self._figures_at = None
-        if _has_come(self._restless_at, now):
-            self._restless_at = None
+        for pace in (self._figures, self._restless):
+            if pace.is_due(monotonic()):
+                pace.slot = None
 
 
-class EmptyQueues:
-    """Finds queues of a new pool that stay empty: perhaps their names are mistyped."""
+class _Pace:
+    """How often one kind of change is written: not before its interval is over, and in a slot among all pools."""
 
-    def __init__(self, created_at: float) -> None:
-        self._created_at = created_at
-        self._empty_since: dict[str, float] = {}
+    def __init__(self, slots: Slots, interval_seconds: float) -> None:
+        self._slots = slots
+        self._interval_seconds = interval_seconds
+        self.written_at = float("-inf")
+        self.slot: float | None = None
 
-    def find_unseen(self, names: Sequence[str], seen: Observation | None) -> list[str]:
-        """Return the queues to warn of, each once."""
-        if seen is None or time() - self._created_at > _NEW_POOL_SECONDS:
-            return []
-        now, unseen = monotonic(), []
-        for name in names:
-            queue = seen.queues.get(name)
-            if queue is None:
-                continue
-            if queue.due or queue.due_soon or queue.later:
-                self._empty_since[name] = float("inf")
-            elif now - self._empty_since.setdefault(name, now) > _WARN_OF_UNSEEN_QUEUE_SECONDS:
-                self._empty_since[name] = float("inf")
-                unseen.append(name)
-        return unseen
+    def is_due(self, now: float) -> bool:
+        return self.slot is not None and self.slot <= now
+
+    def reserve(self) -> None:
+        if self.slot is None:
+            now = monotonic()
+            self.slot = self._slots.reserve(max(now, self.written_at + self._interval_seconds), now)
+
+
+class Message(NamedTuple):
+    """What an event says."""
+
+    reason: str
+    words: str
+    is_warning: bool
 
 
 class EventWriter:
@@ -275,23 +304,42 @@ class EventWriter:
         self._key = key
         self._uid = uid
         self._told = services.told_events
+        self._messages: list[Message] = []
+        self._next_at = 0.0
 
-    async def write(self, reason: str, message: str, *, is_warning: bool = False) -> bool:
+    def say(self, message: Message) -> None:
+        """Have an event written by the next `flush`."""
+        if message not in self._messages:
+            self._messages = [*self._messages, message][-_MOST_MESSAGES:]
+
+    def is_due(self, now: float) -> bool:
+        return bool(self._messages) and now >= self._next_at
+
+    async def flush(self) -> None:
+        """Write the events in order; those that cannot be written now are kept, the latest of them."""
+        messages, self._messages = self._messages, []
+        for position, message in enumerate(messages):
+            if not await self.write(message):
+                said_meanwhile = [other for other in self._messages if other not in messages[position:]]
+                self._messages = [*messages[position:], *said_meanwhile][-_MOST_MESSAGES:]
+                self._next_at = monotonic() + _RETRY_SECONDS
+                return
+
+    async def write(self, message: Message) -> bool:
         """Write an event, or count it when it was written before; returns whether people can read it now.
 
         A failure is logged and no more: events are a courtesy.
         """
         namespace, pool = self._key
-        message = message[:_LONGEST_EVENT]
-        digest = hashlib.sha256(f"{self._uid}\0{reason}\0{message}".encode()).hexdigest()[:16]
+        message = message._replace(words=message.words[:_LONGEST_EVENT])
+        digest = hashlib.sha256(f"{self._uid}\0{message.reason}\0{message.words}".encode()).hexdigest()[:16]
         at, count = self._told.get(digest, (0.0, 0))
         if count and monotonic() - at < _SAME_EVENT_SECONDS:
             return True
-        log = logger.warning if is_warning else logger.info
-        log(message, extra={"namespace": namespace, "resource": pool, "reason": reason})
-        event = self._build(f"{pool}.{digest}", reason, message, is_warning=is_warning)
+        log = logger.warning if message.is_warning else logger.info
+        log(message.words, extra={"namespace": namespace, "resource": pool, "reason": message.reason})
         try:
-            count = await self._send(event, count)
+            count = await self._send(self._build(f"{pool}.{digest}", message), count)
         except KubeError as error:
             logger.warning("event not written", extra={"resource": pool, "error": str(error)})
             return False
@@ -320,23 +368,24 @@ class EventWriter:
             await self._kube.create(path, event)
             return 1
 
-    def _build(self, name: str, reason: str, message: str, *, is_warning: bool) -> Manifest:
+    def _build(self, name: str, message: Message) -> Manifest:
         namespace, pool = self._key
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        about = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": namespace,
+            "name": pool,
+            "uid": self._uid,
+        }
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "namespace": namespace,
-                "name": pool,
-                "uid": self._uid,
-            },
-            "type": "Warning" if is_warning else "Normal",
-            "reason": reason,
-            "message": message,
+            "involvedObject": about,
+            "type": "Warning" if message.is_warning else "Normal",
+            "reason": message.reason,
+            "message": message.words,
             "source": {"component": MANAGER},
             "reportingComponent": MANAGER,
             "firstTimestamp": now,
@@ -347,7 +396,3 @@ class EventWriter:
 
 def _is_pause(decision: LastDecision | None) -> bool:
     return decision is not None and decision.reason == Reason.PAUSED
-
-
-def _has_come(slot: float | None, now: float) -> bool:
-    return slot is not None and slot <= now

@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
+from rrq.broker.messages import Observation, QueueObservation
 from rrq_operator.api.pool_status import Condition, PoolStatus
 from rrq_operator.control.metrics import Metrics, PoolReading
 
@@ -60,3 +63,28 @@ def test_a_condition_has_the_reason_of_now_and_no_other() -> None:
         ("gone", "ScalingLimited", "AtMaximum"): 1,
         ("here", "Ready", "AsDesired"): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("blocked", "status", "age"),
+    [
+        ({"a": 0, "b": 0}, {"due": 5, "blocked": 0}, 90.0),
+        ({"a": 0, "b": 3}, {"due": 5, "blocked": 3}, 20.0),
+        ({"a": 0, "b": 0}, {"due": 5, "blocked": 5}, 0.0),
+    ],
+    ids=["nothing is blocked", "the oldest is blocked", "the pool is paused"],
+)
+def test_blocked_jobs_do_not_count_as_behind(
+    blocked: dict[str, int], status: dict[str, int], age: float
+) -> None:
+    queues = {
+        "a": QueueObservation(2, 0, 0, 20.0, None, blocked["a"]),
+        "b": QueueObservation(3, 0, 0, 90.0, None, blocked["b"]),
+    }
+    metrics = Metrics()
+    metrics.readings["shop", "emails"] = PoolReading(
+        PoolStatus.model_validate(status), Observation(0, queues)
+    )
+    figures = metrics.expose().decode()
+    assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
+    assert f'rrq_operator_blocked_jobs{{namespace="shop",pool="emails"}} {status["blocked"]}.0' in figures

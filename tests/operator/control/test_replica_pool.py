@@ -203,13 +203,13 @@ async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: 
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
     this_round = Round(desk.pool, Observation(2_000, queues))
     controller.decide(this_round)
-    assert controller._step is not None
+    assert controller._decision is not None
     # Pods that were asked for and never came may go at once; here the decision waited too long for its turn.
-    controller._step = replace(controller._step, replicas=0)
-    controller._decided_at = monotonic() - 10
+    step = replace(controller._decision.step, replicas=0)
+    controller._decision = replace(controller._decision, step=step, at=monotonic() - 10)
     await controller.act(this_round)
     assert desk.cluster.sizes == [10]
-    controller._decided_at = monotonic()
+    controller._decision = replace(controller._decision, at=monotonic())
     await controller.act(this_round)
     assert desk.cluster.sizes == [10, 0]
 
@@ -221,8 +221,9 @@ async def test_pods_are_remembered_as_given_up_before_less_is_asked_for(desk: De
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
     this_round = Round(desk.pool, Observation(2_000, queues))
     controller.decide(this_round)
-    assert controller._step is not None
-    controller._step = replace(controller._step, replicas=0, plan=ShrinkPlan(drain=("a",)))
+    assert controller._decision is not None
+    step = replace(controller._decision.step, replicas=0, plan=ShrinkPlan(drain=("a",)))
+    controller._decision = replace(controller._decision, step=step)
     controller._flags._flagged_at = {"a": monotonic()}
     # Kubernetes may have heard it even where it does not answer.
     desk.cluster.refuses_sizes = True

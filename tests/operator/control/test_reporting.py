@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rrq.broker.messages import Observation, QueueObservation
 from rrq_operator.api.pool_status import Condition, PoolStatus
 from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.cluster.kube import KubeUnavailable
@@ -108,28 +107,6 @@ async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
     await desk.say(ready("RollingOut"))
     await desk.say(ready("AsDesired", True))
     assert desk.kube.told == ["ImagePullBackOff!", "AsDesired"]
-
-
-@pytest.mark.parametrize(
-    ("blocked", "status", "age"),
-    [
-        ({"a": 0, "b": 0}, {"due": 5, "blocked": 0}, 90.0),
-        ({"a": 0, "b": 3}, {"due": 5, "blocked": 3}, 20.0),
-        ({"a": 0, "b": 0}, {"due": 5, "blocked": 5}, 0.0),
-    ],
-    ids=["nothing is blocked", "the oldest is blocked", "the pool is paused"],
-)
-def test_blocked_jobs_do_not_count_as_behind(
-    desk: Desk, blocked: dict[str, int], status: dict[str, int], age: float
-) -> None:
-    queues = {
-        "a": QueueObservation(2, 0, 0, 20.0, None, blocked["a"]),
-        "b": QueueObservation(3, 0, 0, 90.0, None, blocked["b"]),
-    }
-    desk.reporter.note(build_status(**status), Observation(0, queues))
-    figures = desk.metrics.expose().decode()
-    assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
-    assert f'rrq_operator_blocked_jobs{{namespace="shop",pool="emails"}} {status["blocked"]}.0' in figures
 
 
 async def test_a_paused_pool_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
@@ -320,7 +297,7 @@ async def test_messages_that_could_not_be_written_are_written_later_each_once(de
     assert not await desk.say(ready("AtZero", True)), "not at once again"
     desk.reporter.say("Scaled", "words")
     desk.kube.takes_events = True
-    desk.reporter._next_message_at = 0.0  # as if the pause were over
+    desk.reporter._events._next_at = 0.0  # as if the pause were over
     assert await desk.say(ready("AtZero", True))
     assert desk.kube.told == ["Scaled", "RunFailed"]
     assert not await desk.say(ready("AtZero", True))
