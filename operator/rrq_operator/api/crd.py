@@ -77,7 +77,7 @@ def render_crd() -> str:
 def _build_root_schema() -> Schema:
     spec = build_schema(PoolSpec)
     spec["properties"]["type"][VALIDATIONS] = [_STAYS_THE_SAME]
-    # Local mode brings a Redis and runs what is installed; a cluster must be told both.
+    # Local mode brings a Redis and runs what is installed; a cluster needs both in the spec.
     _require(spec, "redis")
     _require(spec["properties"]["worker"], "image")
     # By name and not as a whole, so that several authors can each apply entries of their own.

@@ -75,7 +75,7 @@ class PoolStatus(_StatusPart):
     )
     orphaned: Count | None = Field(
         default=None,
-        description="Jobs of workers whose lease has ended; they are about to be given back.",
+        description="Jobs of workers whose lease has ended; they are about to be requeued.",
     )
     due_soon: Count | None = Field(
         default=None, description="Jobs that come due before a new pod would be ready."

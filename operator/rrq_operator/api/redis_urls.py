@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     *("client_name", "db", "username", "password", "sentinel_username", "sentinel_password"),
     *("ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version"),
 )
-#: What a tenant may have for its own programs, but not for a loop that serves everybody.
+#: What a tenant may set for its own programs, but not for a loop that serves all tenants.
 _CLIENT_OPTIONS: Final = (
     r"timeout|max_connections|health_check_interval|decode_responses|encoding|encoding_errors|protocol|"
     r"(socket|retry)_[a-z_]+"

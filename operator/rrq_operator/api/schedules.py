@@ -29,7 +29,7 @@ class JobRuns(Part):
         description="IANA name of the time zone of schedule, such as Europe/Berlin. Default: UTC.",
         json_schema_extra=NO_SCHEMA_DEFAULT,
     )
-    paused: bool = Field(default=False, description="Start no further run.")
+    paused: bool = Field(default=False, description="Freeze the pool: start no further run.")
     linger_seconds: int = Field(
         default=30,
         ge=0,

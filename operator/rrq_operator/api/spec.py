@@ -69,7 +69,7 @@ class RedisSource(Part):
     )
 
 
-#: Larger suffixes are for bytes: whoever writes 2Gi CPUs means something else.
+#: Larger suffixes are for bytes: 2Gi CPUs is a mistake.
 _CPUS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(n|u|m|[eE][-+]?[0-9]{1,2})?", re.ASCII)
 _EXPONENTS = {"": 0, "n": -9, "u": -6, "m": -3}
 
@@ -117,8 +117,8 @@ class Worker(Part):
         default=30,
         ge=0,
         le=86_400,
-        description="How long a pod that is told to stop lets its running jobs end; what is unfinished then "
-        "is handed back. The grace period of the pod follows.",
+        description="How long a pod that gets SIGTERM lets its running jobs end; what is unfinished then "
+        "goes back to its queue. The grace period of the pod follows.",
     )
     pod_template: PodTemplate = Field(
         default_factory=dict,
@@ -140,7 +140,7 @@ class ScaleDown(Part):
     """How a pool becomes smaller. It never does through a running job."""
 
     window_seconds: int = Field(
-        default=60, ge=0, le=3_600, description="The pool shrinks to what was enough for this long."
+        default=60, ge=0, le=3_600, description="The pool scales down to what was enough for this long."
     )
     step_replicas: int | None = Field(
         default=None,
@@ -177,7 +177,7 @@ class Scaling(Part):
         default=0, ge=0, le=100, description="Replicas beyond what the work needs, while there is any."
     )
     scale_down: ScaleDown = Field(default=ScaleDown(), description="How the pool becomes smaller.")
-    paused: bool = Field(default=False, description="Keep the size as it is, whatever the queues hold.")
+    paused: bool = Field(default=False, description="Freeze the size, whatever the queues hold.")
 
     RULES = (
         Rule(

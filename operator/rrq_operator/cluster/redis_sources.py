@@ -20,10 +20,10 @@ from rrq_operator.cluster.kube import Kube, KubeError, KubeMissing, KubeUnavaila
 from rrq_operator.decide.manifests import Manifest
 
 _REFRESH_SECONDS = 10.0
-#: A Secret that is missing or of no use is usually being made or corrected right now.
+#: A Secret that is missing or cannot be used is usually being created or corrected right now.
 _REFRESH_DOUBTFUL_SECONDS = 2.0
 _REFRESHES_PER_ROUND = 5
-#: On top of those, so that many Secrets that are well do not hold up the one that is being corrected.
+#: On top of those, so that many healthy Secrets do not hold up the one that is being corrected.
 _DOUBTFUL_PER_ROUND = 20
 #: Of those, so that one tenant with many does not hold up the others.
 _DOUBTFUL_PER_NAMESPACE = 2
@@ -39,7 +39,7 @@ class RedisSourceTrouble:
     reason: str
     message: str
     is_unread: bool = False
-    """Nothing is wrong: the Secret has simply not had its turn yet."""
+    """Nothing is wrong: the Secret has not been read yet."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class RedisSources:
 
     def __init__(self, kube: Kube, round_seconds: float | None = None) -> None:
         self._kube = kube
-        #: How long a round may take; None for as long as it needs. What is left has its turn in the next.
+        #: How long a round may take; None for as long as it needs. The next round reads what is left.
         self._round_seconds = round_seconds
         self._secrets: dict[SecretName, _Secret] = {}
         self._values: dict[tuple[SecretName, str], _Value] = {}
 
     async def refresh(self, pools: Iterable[Pool]) -> None:
-        """Read Secrets that are in doubt or new, then a few of those read longest ago; forget unused ones."""
+        """Read Secrets that are in doubt or new, then a few of those that were read longest ago; forget unused ones."""
         named = {name for pool in pools if (name := _secret_name(pool)) is not None}
         for name in set(self._secrets) - named:
             del self._secrets[name]
@@ -113,7 +113,7 @@ class RedisSources:
                 return
             answers = await asyncio.gather(*(self._read(name, left_seconds) for name in batch))
             self._secrets |= zip(batch, answers, strict=True)
-            # An API server that is away is asked for a few only, or a round would take minutes.
+            # While the API server is away, only a few are tried, or a round would take minutes.
             if all(answer.is_unanswered for answer in answers):
                 return
 
@@ -180,7 +180,7 @@ class RedisSources:
             )
         except KubeError as error:
             known = self._secrets.get(name)
-            # What was readable a moment ago is still the best that is known.
+            # What was read before is still the best that is known.
             if known is not None and known.trouble is None:
                 return replace(known, read_at=monotonic(), is_unanswered=True)
             trouble = RedisSourceTrouble(
@@ -228,8 +228,8 @@ def _read_value(encoded: str, secret_uid: str) -> _Value:
 def _digest(value: str, secret_uid: str) -> str:
     """Return a digest of a value that may be shown to those who may not read its Secret.
 
-    The uid of the Secret is the key. It is random, and the API server gives it only to those who may read the Secret, so
-    nobody else can try passwords against the digest.
+    The uid of the Secret is the key. It is random, and the API server shows it only to clients that may read the Secret, so
+    no other client can try passwords against the digest.
     """
     return hmac.new(secret_uid.encode(), value.encode(), "sha256").hexdigest()[:32]
 

@@ -1,6 +1,6 @@
 """What is done for a Redis once a second beside the size of its pools.
 
-Dead workers are reported and reaped, dashboards are told how the pools stand, and cron entries fire that no worker
+It reports and reaps dead workers, publishes how the pools stand for dashboards, and fires the cron entries that no worker
 fires. ``pool_group.py`` calls it after its observations.
 """
 
@@ -39,7 +39,7 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 class GroupListener:
-    """What a group tells of beside the size of its pools: the operator counts it, local mode prints it."""
+    """Gets what happens in a group beside the size of its pools: the operator counts and logs it, local mode prints it."""
 
     def find_deaths(self, seen: Observation) -> Deaths:
         """Return which of these workers are dead for certain, and which perhaps."""
@@ -99,7 +99,7 @@ class Housekeeping:
         for controller in pools.values():
             if (report := controller.build_report(seen.now_ms)) is not None:
                 self._publisher.note(report)
-        # Beside the rounds: the size of a pool does not wait for what dashboards are told.
+        # Beside the rounds: the size of a pool does not wait for dashboards.
         if self._publishing is None or self._publishing.done():
             self._publishing = asyncio.create_task(self._publish(seen.now_ms), name="rrq-publishing")
         return await self.fire_cron(seen, pools.values())
@@ -131,7 +131,7 @@ class Housekeeping:
         return monotonic() + (look_at_ms - seen.now_ms) / 1000
 
     async def close(self, listening: asyncio.Task[None], *, is_last: bool) -> None:
-        """Close the connections, but wait for it a moment only: a dead Redis must not hold up the end of a term."""
+        """Close the connections, and wait for that only briefly: a dead Redis must not hold up the end of a term."""
         closing = asyncio.create_task(self._close(listening, is_last=is_last), name="rrq-closing")
         _closing.add(closing)
         closing.add_done_callback(_note_closed)
@@ -166,9 +166,9 @@ class Housekeeping:
             if now_ms and monotonic() >= self._strangers_at:
                 self._strangers_at = monotonic() + _STRANGERS_SECONDS
                 self._publisher.note_strangers(await self._queues.read_published(), now_ms)
-            if told := self._publisher.take(monotonic()):
-                await self._queues.publish(told)
-                self._publisher.confirm(told, monotonic())
+            if publication := self._publisher.take(monotonic()):
+                await self._queues.publish(publication)
+                self._publisher.confirm(publication, monotonic())
             self._unpublished = ""
         except QueueTrouble as trouble:
             # Worth a line only when it is new.
@@ -176,7 +176,7 @@ class Housekeeping:
                 self._unpublished = str(trouble)
                 logger.warning("pools not published", extra={"error": self._unpublished})
         except Exception:
-            # Anybody may have stored anything there, and dashboards are a courtesy.
+            # Any client may have stored anything there, and sizes do not depend on dashboards.
             logger.exception("pools not published", extra={"redis": repr(self._queues.identity)})
 
     def _entries_of(self, pool: Pool) -> list[CronJob]:

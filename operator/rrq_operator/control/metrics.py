@@ -67,7 +67,7 @@ class Metrics:
         )
         self.returned_jobs = Counter(
             "rrq_operator_returned_jobs_total",
-            "Jobs of dead workers given back, by cause: container (it was reported dead) or lease (it has ended).",
+            "Jobs of dead workers requeued, by cause: container (it was reported dead) or lease (it has ended).",
             ("cause",),
             registry=self.registry,
         )

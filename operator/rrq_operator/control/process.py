@@ -1,4 +1,4 @@
-"""The operator as a process: caches that are always warm, one leader that acts, and a port that tells of it."""
+"""The operator as a process: a cluster cache that is always warm, one leader that acts, a port for probes and metrics."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ from rrq_operator.decide.objects import parse_budget, parse_deployment, parse_jo
 
 logger = logging.getLogger(__name__)
 
-#: A loop that has not come round for this long does not come round any more.
+#: A loop without a round for this long is stuck.
 _STALLED_SECONDS = 60.0
-#: Watches hear something every minute, and are opened anew when they do not.
+#: Watches receive something every minute, and are opened anew when they do not.
 _DEAF_SECONDS = 600.0
 
 
@@ -83,7 +83,7 @@ class OperatorProcess:
         ]
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; raises when the operator cannot go on."""
+        """Serve until SIGTERM or SIGINT; raises when the operator cannot continue."""
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
@@ -104,7 +104,7 @@ class OperatorProcess:
         try:
             await self._wait_for_pools()
             watch = PoolWatch(self.cluster_cache.take_event, self._options.namespace, self._on_lost)
-            # Started before it can be seen: one that does not run yet would look to /livez like one that has ended.
+            # Started before /livez can see it: a watch that does not run yet would look like one that has ended.
             watch.start()
             self._watch = watch
             for informer in self._informers:
@@ -124,7 +124,7 @@ class OperatorProcess:
     async def _lead(self, leadership: Leadership | None) -> None:
         if leadership is not None:
             self._kube.may_write = leadership.is_held
-        # A standby whose watches lag or are dead must not act on what was true some time ago.
+        # The watches of a standby may lag or be dead: a new leader must not act on old objects.
         await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
         services = Services(self._kube, self.cluster_cache, self.metrics)
         self._leader = Leader(services, self._options.namespace)
@@ -135,11 +135,11 @@ class OperatorProcess:
         finally:
             self._leader = None
             self.metrics.is_leader.set(0)
-            logger.info("operator leads no more")
+            logger.info("operator no longer leads")
 
     async def _wait_for_pools(self) -> None:
         """List the pools once; waits for a CustomResourceDefinition or an API server that is not there yet."""
-        told = ""
+        last_trouble = ""
         while True:
             try:
                 await list_pools(self._kube, self.cluster_cache, self._options.namespace)
@@ -148,9 +148,9 @@ class OperatorProcess:
                 trouble = "The cluster does not know RRQWorkerPool. Apply crds/rrqworkerpools.rrq.dev.yaml."
             except KubeError as error:
                 trouble = str(error)
-            if trouble != told:
+            if trouble != last_trouble:
                 logger.warning("pools not listed", extra={"error": trouble})
-                told = trouble
+                last_trouble = trouble
             await asyncio.sleep(1.0)
 
     def _on_lost(self) -> None:
@@ -158,12 +158,12 @@ class OperatorProcess:
             self._leader.list_soon()
 
     async def _turn(self) -> None:
-        """Show the probes, which are answered by another thread, that this loop turns."""
+        """Note that this loop runs, for the probes, which another thread answers."""
         while True:
             self._loop_turned_at = monotonic()
             await asyncio.sleep(1.0)
 
-    # What the port says
+    # Probes
 
     @property
     def is_synced(self) -> bool:
@@ -174,17 +174,17 @@ class OperatorProcess:
         return self._kube.calls
 
     def find_stall(self) -> str:
-        """Return which loop does not come round any more, or nothing."""
+        """Return which loop is stuck, or nothing."""
         now, leader = monotonic(), self._leader
         if now - self._loop_turned_at > _STALLED_SECONDS:
             return "the event loop stalls"
         if leader is not None and now - leader.ticked_at > _STALLED_SECONDS:
-            return "a round does not end"
+            return "a round of the leader does not end"
         if self._watch is not None and not self._watch.is_alive:
             return "the watch of the pools has ended"
-        # By the last answer and not by the clock: an API server that is away is no fault of ours.
+        # By the last answer and not by the clock: an API server that is away is no reason for a restart.
         if any(self._kube.answered_at - informer.heard_at > _DEAF_SECONDS for informer in self._informers):
-            return "a watch hears nothing although the API server answers"
+            return "a watch receives nothing although the API server answers"
         return ""
 
     def _serve(self) -> Any:
@@ -208,7 +208,7 @@ def _answer(trouble: str) -> Answer:
 
 
 async def run_operator(options: Options) -> None:
-    """Connect to the cluster and serve until told to stop."""
+    """Connect to the cluster and serve until SIGTERM or SIGINT."""
     # The Lease has a connection of its own: its renewal must not wait behind other calls, nor be forbidden.
     async with await Kube.connect() as kube, await Kube.connect() as lease_kube:
         await OperatorProcess(options, kube, lease_kube).run()

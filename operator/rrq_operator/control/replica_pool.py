@@ -1,7 +1,7 @@
 """A pool with replicas: its Deployment and disruption budget, and how many pods it asks for.
 
-An object is written when its manifest has changed, when somebody else has changed the object, and once after a start.
-What carries the right name but belongs to something else is left alone.
+An object is written when its manifest has changed, when another client has changed the object, and once after a start.
+An object with the right name that belongs to something else is left alone.
 """
 
 import asyncio
@@ -281,7 +281,7 @@ class PoolObjects:
             self._budget is not None and self._budget.differs_from(budget)
         )
         if not differs:
-            # Also when somebody else has mended it, or a write took effect whose answer was lost.
+            # Also when another client has corrected it, or a write took effect whose answer was lost.
             self.fault = None
         return differs
 
@@ -321,10 +321,10 @@ class PoolObjects:
         is_new = not is_known and not await _is_ours(self._kube, path, pool)
         manifest = wanted.manifest
         if live is not None and is_known and live.scaled_by == MANAGER:
-            # Begun by an operator that ended halfway: without another owner, replicas left out would become 1.
+            # Created by an operator that ended halfway: without another owner, replicas left out would become 1.
             await self._kube.apply_scale(path, pool.name, pool.namespace, live.requested)
         if is_new:
-            # Left out, replicas would be 1 for a moment: a pod for nothing.
+            # Left out, replicas would be 1 at first: a pod for nothing.
             manifest = manifest | {"spec": manifest["spec"] | {"replicas": 0}}
         raw = await self._kube.apply(path, manifest)
         if is_new:

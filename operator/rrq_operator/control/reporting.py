@@ -328,7 +328,7 @@ class EventWriter:
     async def write(self, message: Message) -> bool:
         """Write an event, or count it when it was written before; returns whether people can read it now.
 
-        A failure is logged and no more: events are a courtesy.
+        A failure is only logged: the next round does not depend on events.
         """
         namespace, pool = self._key
         message = message._replace(words=message.words[:_LONGEST_EVENT])

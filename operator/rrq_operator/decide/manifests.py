@@ -1,7 +1,7 @@
 """The Kubernetes objects of a pool, as plain dictionaries. Pure.
 
 Everything the operator wants of a pod is written here once; ``spec.worker.podTemplate`` is merged over it, so that
-whatever Kubernetes can do stays within reach. Replicas are left out: they are written through ``/scale`` only.
+everything that Kubernetes can do stays possible. Replicas are left out: they are written through ``/scale`` only.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ CONTAINER = "worker"
 HTTP_PORT = 8080
 #: A burst that was stopped before its queues were empty: neither done nor failed.
 STOPPED_EARLY_EXIT_CODE = 75
-#: The supervisor ends within two seconds of its grace period; the rest is for a slow machine.
+#: The supervisor exits within two seconds of its grace period; the rest is for a slow machine.
 _GRACE_BEYOND_DRAIN_SECONDS = 10
 #: Lists of Kubernetes whose entries have a name: merged entry by entry, where others are replaced.
 _NAMED_BY = {
@@ -43,7 +43,7 @@ _NAMED_BY = {
 }
 #: Lists whose entries are replaced whole: half a variable and half of another would be neither.
 _REPLACED_WHOLE = ("env", "volumes")
-#: A probe or hook has one of these; whoever sets one does not want the other.
+#: A probe or hook has one of these; the one of the user replaces ours.
 _ACTIONS = frozenset(("exec", "httpGet", "tcpSocket", "grpc", "sleep"))
 
 
@@ -116,7 +116,7 @@ def build_disruption_budget(pool: Pool) -> Manifest:
             "spec": {
                 "maxUnavailable": pool.spec.disruption.max_unavailable,
                 "selector": {"matchLabels": {POOL_LABEL: pool.name}},
-                # A pod that is not ready serves nobody; keeping it would only block a node drain.
+                # A pod that is not ready runs no job; keeping it would only block a node drain.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         }
@@ -142,7 +142,7 @@ def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                # Neither a node drain nor a burst that was told to stop is a fault of the jobs.
+                # Neither a node drain nor a burst that was stopped is a fault of the jobs.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {
                     "action": "Ignore",
@@ -273,7 +273,7 @@ def _put_own_first(users: Sequence[Any], own: Sequence[Manifest]) -> list[Any]:
 def _insist(template: Manifest, pool: Pool, labels: Mapping[str, str]) -> Manifest:
     """Return the template with what no ``podTemplate`` may change: how pods are found, and the pool's variables.
 
-    What has the wrong type is left for the API server, which refuses it with words about the place.
+    The API server refuses what has the wrong type, and says where it is.
     """
     metadata, spec = template.get("metadata"), template.get("spec")
     if isinstance(metadata, Mapping) and isinstance(known := metadata.get("labels", {}), Mapping):

@@ -66,7 +66,7 @@ class PodObject:
     has_worker_ended: bool = False
     """The kubelet says that the worker's container has ended and does not say that it runs again."""
     is_cut_off: bool = False
-    """Its containers were fine when last heard of, but its node is no longer heard."""
+    """Its containers were fine in the last report of its node, which reports no more."""
     was_disrupted: bool = False
     """Preempted, deleted or evicted: none of its jobs has crashed."""
     was_evicted: bool = False
@@ -84,7 +84,7 @@ class DeploymentObject:
     uid: str
     owner_uid: str
     version: int
-    """Grows with every change, so that an older state can be told from a newer one."""
+    """Grows with every change, which tells an older state from a newer one."""
     requested: int
     present: int
     ready: int
@@ -92,7 +92,7 @@ class DeploymentObject:
     digest: str
     """Of the manifest that was applied last, from its annotation."""
     live_digest: str
-    """Of the spec as it is now, without replicas: changes when somebody else changes the Deployment."""
+    """Of the spec as it is now, without replicas: changes when another client changes the Deployment."""
     failure: str
     scaled_by: str
     """Who wrote the number of replicas last."""
@@ -309,7 +309,7 @@ def _find_scaler(managed_fields: Iterable[Raw]) -> str:
 
 
 def _parse_number(text: str | None) -> int:
-    """Return a whole number that anybody may have written; 0 for anything else."""
+    """Return a whole number that any client may have written; 0 for anything else."""
     try:
         return int(text or 0)
     except ValueError:

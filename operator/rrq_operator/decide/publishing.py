@@ -1,4 +1,4 @@
-"""What Redis is told of pools, for dashboards: what is new since the last time, and no more. Pure.
+"""Which reports on pools are published in Redis, for dashboards: those that are new since the last time. Pure.
 
 The latest report on each pool is published within a second of any change. The history of a pool gets an entry when its size
 or the reason for it changes, and every few seconds while only figures do, so that it reaches back for hours.
@@ -17,7 +17,7 @@ _SHORTEST_SECONDS = 1.0
 _FIGURES_SECONDS = 15.0
 #: Also what stays the same is published again, or a quiet pool would look like one that no operator looks after.
 _FRESH_SECONDS = 60.0
-#: A pool that nobody has published for so long is taken for gone: it was deleted while no operator ran.
+#: A pool that no operator has published for so long counts as gone: it was deleted while no operator ran.
 _STALE_MS = 600_000
 
 
@@ -79,7 +79,7 @@ class Publisher:
         self._gone.add(pool)
 
     def note_strangers(self, published: Iterable[PoolReport], now_ms: int) -> None:
-        """Have pools of other operators removed that nobody has published for long."""
+        """Have pools of other operators removed that were not published for long."""
         for report in published:
             if report.pool not in self._latest and report.at_ms < now_ms - _STALE_MS:
                 self._gone.add(report.pool)

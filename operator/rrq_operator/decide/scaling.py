@@ -13,9 +13,9 @@ from rrq_operator.api.spec import PoolSpec
 
 #: What is left of older measurements of speed after a second in which jobs ended.
 _RATE_FADE = 0.9
-#: Nobody was looking for longer than this (another leader, a stalled loop): what was needed meanwhile is unknown.
+#: After a longer gap between two rounds (another leader, a stalled loop) it is unknown what was needed meanwhile.
 LONGEST_SILENCE_SECONDS = 10.0
-#: How long a pool above maxReplicas waits for Redis. With Redis its pods drain before they go; without, nobody can be
+#: How long a pool above maxReplicas waits for Redis. With Redis its pods drain before they go; without, no pod can be
 #: flagged. The workers themselves count Redis as lost after the same time.
 UNREADABLE_PATIENCE_SECONDS = 30.0
 
@@ -91,7 +91,7 @@ class Workload:
     free_slots: int = 0
     """Jobs that workers could start at once."""
     blocked: int = 0
-    """Jobs that are due beside those and may not start: they ask for nothing."""
+    """Jobs that are due as well and may not start: they need no replica."""
     is_paused: bool = False
     """Whether the pool is paused in Redis."""
     orphaned: int = 0
@@ -103,7 +103,7 @@ class Workload:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether work is left when every free slot is taken. One job just enqueued is no sign of it."""
+        """Whether work is left when every free slot is taken. One job that was just enqueued is no sign of it."""
         return self.due > self.free_slots
 
 
@@ -131,7 +131,7 @@ class ScalingMemory:
 
 @dataclass(frozen=True)
 class ScalingDecision:
-    """The size to ask for. Less than what is asked for now means: shrink, with care, down to it."""
+    """The size to ask for. Less than what is asked for now means: scale down to it, with care."""
 
     replicas: int
     reason: Reason
@@ -180,18 +180,18 @@ def _decide_unread(
 ) -> tuple[ScalingDecision, ScalingMemory]:
     """Keep the size, but never below the smallest that the spec allows nor above maxReplicas.
 
-    A lowered maxReplicas holds without Redis as well: fewer connections may be just what that Redis needs to answer
+    A lowered maxReplicas applies without Redis as well: fewer connections may be just what that Redis needs to answer
     again. Kubernetes then chooses the pods, and each lets its jobs end within its grace period.
     """
     since = now_seconds if memory.unreadable_since is None else memory.unreadable_since
-    # The window starts anew afterwards: nobody knows what was needed meanwhile.
+    # The window starts anew afterwards: what was needed meanwhile is unknown.
     memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
     memory = replace(memory, was_saturated=False, unreadable_since=since)
     words = "the queues cannot be read"
     kept = ScalingDecision(
         requested, Reason.QUEUE_UNREADABLE, f"{words}, so the size stays at {requested}", requested
     )
-    # Nobody knows whether there is work; a pool above its idle size had some.
+    # Whether there is work is unknown; a pool above its idle size had some.
     was_idle = requested <= policy.idle_replicas
     highest = policy.max_replicas
     lowest = min(policy.idle_replicas if was_idle else policy.min_replicas, highest)
@@ -282,7 +282,7 @@ def _describe_need(
 def _decide_shrinking(
     policy: ScalingPolicy, need: ScalingDecision, requested: int, memory: ScalingMemory, now_seconds: float
 ) -> tuple[ScalingDecision, ScalingMemory]:
-    # What is beyond the limit has no window: somebody lowered maxReplicas and means it.
+    # What is beyond the limit has no window: a person lowered maxReplicas and means it.
     target = min(max(size for _, size in memory.enough), policy.max_replicas)
     if target >= requested:
         # No countdown: words go into the status, which is written whenever they change.
@@ -307,7 +307,7 @@ def _decide_shrinking(
 
 
 def _while(need: ScalingDecision, reason: Reason) -> Reason:
-    """Return the reason of a pool that is becoming smaller; what keeps it from its work matters more to a reader."""
+    """Return the reason of a pool that is becoming smaller; what keeps it from working matters more to a reader."""
     return need.reason if need.reason in (Reason.PAUSED, Reason.QUEUE_UNREADABLE) else reason
 
 
@@ -338,7 +338,7 @@ def _remember_rate(memory: ScalingMemory, workload: Workload) -> ScalingMemory:
     Time in which nothing ended counts too, or pools with long jobs would look faster than they are; but it
     fades nothing, or they would forget their speed between two jobs.
     """
-    # At both ends: workers that waited for work meanwhile tell nothing about how fast they are.
+    # At both ends: workers that waited for work meanwhile do not show how fast they are.
     was_saturated = memory.was_saturated and workload.is_saturated
     memory = replace(memory, was_saturated=workload.is_saturated)
     if not was_saturated:

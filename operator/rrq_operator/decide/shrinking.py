@@ -7,7 +7,7 @@ others take.
 
 The deletion cost tells Kubernetes which pods are meant. Before it compares costs, it takes pods that never started,
 then pods that are not ready. A pod that never started holds no job, so Kubernetes may take any of those. While a pod
-that did start is not ready and not quiet, only pods that never started are given back. Pods that crash again and again
+that did start is not ready and not quiet, only pods that never started leave. Pods that crash again and again
 would be such for ever, so where all that are not ready are idle, all of them are flagged until the pool is smaller.
 A pod that starts in the moment of the choice gets SIGTERM and drains.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from rrq_operator.decide.objects import PodObject
 
-#: The lowest that Kubernetes knows, so that no pod of somebody who uses costs themselves is below it.
+#: The lowest that Kubernetes knows, so that no cost that a user has set is below it.
 VICTIM_COST = -(2**31)
 
 

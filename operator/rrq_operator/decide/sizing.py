@@ -32,7 +32,7 @@ _STARTUP_WEIGHT = 0.3
 _LONGEST_STARTUP_SECONDS = 600.0
 #: A lease and a renewal: a worker that was cut off is back in sight by then, or has lost its jobs.
 SETTLING_SECONDS = 20.0
-#: From asking for less until the pods that go are seen to be told so. Mostly milliseconds; seconds on a busy machine.
+#: From asking for less until the watch shows which pods end. Mostly milliseconds; seconds on a busy machine.
 LONGEST_TAKING_SECONDS = 5.0
 #: How long another writer of the size is named.
 _FOREIGN_SCALER_SECONDS = 60.0
@@ -269,7 +269,7 @@ def build_candidate(pod: PodObject, workers: Sequence[WorkerObservation], memory
 
 
 def forget_after_silence(memory: SizingMemory, now_seconds: float) -> SizingMemory:
-    """Drop what may have changed while nobody was looking: flags may have ended, workers come and gone."""
+    """Drop what may have changed in a gap between two rounds: flags may have ended, workers come and gone."""
     if memory.stepped_at is None or now_seconds <= memory.stepped_at + LONGEST_SILENCE_SECONDS:
         return memory
     return replace(memory, flagged=frozenset(), workers={}, seen_at_ms=None, stepped_at=None)

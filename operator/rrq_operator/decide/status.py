@@ -348,9 +348,9 @@ def has_restless_change(written: PoolStatus, wanted: PoolStatus) -> bool:
 
 
 def find_news(told: Sequence[Condition], conditions: Sequence[Condition]) -> list[Condition]:
-    """Return the conditions worth an event: turned bad, or good again after an event said that they are bad.
+    """Return the conditions worth an event: turned bad, or good again after an event reported them as bad.
 
-    One trouble often turns several conditions; one event tells of it.
+    One trouble often turns several conditions, and gets one event. ``told``: as of the last events.
     """
     before = {entry.type: entry for entry in told}
     known = {entry.reason for entry in told if is_bad(entry)}
@@ -368,7 +368,7 @@ def find_news(told: Sequence[Condition], conditions: Sequence[Condition]) -> lis
 
 
 def remember_told(told: Sequence[Condition], conditions: Sequence[Condition]) -> list[Condition]:
-    """Return what people know by now: trouble that an event told of counts as told until it is really over."""
+    """Return what people know by now: reported trouble counts as reported until it is really over."""
     before = {entry.type: entry for entry in told if is_bad(entry)}
     return [
         before.get(entry.type, entry) if is_bad(entry) and entry.reason in _NO_NEWS else entry

@@ -27,11 +27,11 @@ def build_command(spec: PoolSpec) -> list[str]:
 
 
 def build_environment(
-    pool: Pool, redis: RedisIdentity, pod_uid: str, session: str, shell: Mapping[str, str]
+    pool: Pool, redis: RedisIdentity, pod_uid: str, session: str, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a replica: those of this shell, of the manifest, and what the pool decides."""
+    """Return the variables of a replica: the inherited ones, those of the manifest, and what the pool decides."""
     return {
-        **shell,
+        **inherited,
         **{
             str(entry["name"]): str(entry["value"])
             for entry in pool.spec.worker.env
@@ -47,12 +47,12 @@ def build_environment(
     }
 
 
-def find_missing_variables(spec: PoolSpec, shell: Mapping[str, str]) -> list[str]:
-    """Return what the cluster would set and nobody does here: variables from Secrets, ConfigMaps and fields."""
+def find_missing_variables(spec: PoolSpec, inherited: Mapping[str, str]) -> list[str]:
+    """Return what a cluster would set and this machine does not: variables from Secrets, ConfigMaps and fields."""
     named = [
         str(entry.get("name"))
         for entry in spec.worker.env
-        if "value" not in entry and "valueFrom" in entry and entry.get("name") not in shell
+        if "value" not in entry and "valueFrom" in entry and entry.get("name") not in inherited
     ]
     sources = [
         str(reference.get("name"))

@@ -153,7 +153,7 @@ class LocalReplicaPool(LocalPool):
         return any(news) or self._count_ready() != ready_before
 
     def _give_up_if_hopeless(self) -> None:
-        # A pool that worked before is not given up: somebody is editing its code, and the jobs can wait.
+        # A pool that worked before is not given up: a person is editing its code, and the jobs can wait.
         if all(replica.failures >= HOPELESS_AFTER for replica in self.replicas):
             self.failure = (
                 f"Pool {self.name} cannot run: each of {HOPELESS_AFTER} starts of every replica failed. "

@@ -1,4 +1,4 @@
-"""A session with everything around it: Redis, logs, signals, and somebody to look at."""
+"""A session with everything around it: Redis, logs, signals and the display."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ def redis_of(
 def log_folder_of(wanted: Path | None) -> Iterator[Path]:
     """Yield the folder for logs: the one that was asked for, or one that goes with the end."""
     if wanted is not None:
-        # Applications log what they like, and only whoever runs this should read it.
+        # Applications log anything, and only the user who runs this should read it.
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield wanted
         return

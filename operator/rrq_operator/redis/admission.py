@@ -15,7 +15,7 @@ from rrq_operator.redis.queues import QueueTrouble
 
 #: Due jobs that one call looks at, in all its queues together: a few milliseconds of Redis.
 _ENTRIES_PER_CALL = 2 * ADMITTED_PER_CALL
-#: The rest is left for the next round, or everybody else would wait for it.
+#: The rest is left for the next round, or all other pools would wait for it.
 _MOST_CALLS = 20
 
 

@@ -33,7 +33,7 @@ _TIMEOUT_SECONDS = 2.0
 #: For a whole operation, opening a connection and retries included.
 _CALL_SECONDS = 5.0
 #: The largest legitimate reply tells of 10,000 workers in 300 bytes and 11 values each, with many queues per worker in
-#: more bytes. A tenant whose Redis sends more is unreadable; beyond that it would cost everybody memory and time.
+#: more bytes. A Redis that sends more counts as unreadable: it would cost all tenants memory and time.
 _MOST_REPLY_BYTES = 8 * 1024 * 1024
 _MOST_REPLY_VALUES = 150_000
 #: A flag outlives the operator by this long, so that a pool is not left half drained.
@@ -70,7 +70,7 @@ class RedisQueues:
         may_write: Callable[[], bool] = lambda: True,
         on_call: Callable[[float], None] = lambda count: None,
     ) -> None:
-        """``may_write`` is asked before every write; ``on_call`` is told how many calls are made."""
+        """``may_write`` is asked before every write; ``on_call`` gets the number of calls that are made."""
         self.identity = identity
         self._may_write = may_write
         self._on_call = on_call
@@ -112,11 +112,11 @@ class RedisQueues:
         async with self._asking(writes=True):
             return await self._store.admit_jobs(queues)
 
-    async def publish(self, told: Publication) -> None:
+    async def publish(self, publication: Publication) -> None:
         """Write how pools stand, for dashboards."""
         self._count()
         async with self._asking(writes=True):
-            await self._store.publish_pools(told.reports, told.decided, told.gone)
+            await self._store.publish_pools(publication.reports, publication.decided, publication.gone)
 
     async def read_published(self) -> list[PoolReport]:
         """Return the reports on pools that operators have published."""
