@@ -25,7 +25,7 @@ class FakeApiServer(Listener):
     def put(self, path: str, manifest: Object) -> Object:
         """Store an object as if it had been applied."""
         known = self.objects.get(path, {"metadata": {"uid": f"uid of {path}", "generation": 0}})
-        merged = _merge(known, manifest)
+        merged: Object = _merge(known, manifest)
         if merged.get("spec") != known.get("spec"):
             merged["metadata"]["generation"] = known["metadata"]["generation"] + 1
         merged["metadata"]["resourceVersion"] = str(next(self._versions))

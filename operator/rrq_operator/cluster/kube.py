@@ -144,8 +144,6 @@ class Kube:
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()  # type: ignore[no-untyped-call]  # the client has no types here
 
-    # Reading
-
     async def read(self, path: str) -> Manifest:
         return await self._call("GET", path)
 
@@ -229,8 +227,6 @@ class Kube:
         finally:
             response.close()
 
-    # Writing
-
     async def apply(self, path: str, manifest: Manifest, *, manager: str = MANAGER) -> Manifest:
         """Apply a manifest server-side: its fields become ours, all others stay."""
         return await self._call(
@@ -263,8 +259,6 @@ class Kube:
         }
         written = await self.apply(f"{deployment_path}/scale", scale, manager=SCALE_MANAGER)
         return int(written["metadata"]["resourceVersion"])
-
-    # Sending
 
     async def _call(
         self,

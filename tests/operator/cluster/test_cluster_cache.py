@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from rrq_operator.api.spec import RedisSource
 from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
 from rrq_operator.decide.objects import BudgetObject, parse_budget
+
+if TYPE_CHECKING:
+    import pytest
 
 BORN = "2026-01-02T03:04:05Z"
 LABELS = {"rrq.dev/pool": "emails"}

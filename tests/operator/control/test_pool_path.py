@@ -100,7 +100,8 @@ class Bench:
 
     @property
     def status(self) -> dict[str, Any]:
-        return self.api.objects.get(POOL, {}).get("status", {})
+        status: dict[str, Any] = self.api.objects.get(POOL, {}).get("status", {})
+        return status
 
     @property
     def told(self) -> list[str]:
