@@ -26,16 +26,16 @@ from rrq.client import JobRequest
 from rrq.exc import RRQError
 from rrq.job import JobStatus
 from rrq_operator.local.display import Display
-from rrq_operator.local.fleet import Fleet
 from rrq_operator.local.manifest import read_pools
+from rrq_operator.local.replica_pool import LocalReplicaPool
 from rrq_operator.local.running import log_folder_of, redis_of, running
 from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rrq_operator.api.redis_urls import RedisIdentity
     from rrq_operator.api.spec import Pool
-    from rrq_operator.local.launch import RedisAddress
 
 MANIFEST = Path(__file__).with_name("pool.yaml")
 GIVE_UP_SECONDS = 300.0
@@ -99,9 +99,9 @@ async def read_unfinished(client: RRQClient, job_ids: Iterable[str]) -> set[str]
     return unfinished
 
 
-def kill_one_worker(fleet: Fleet) -> int | None:
+def kill_one_worker(pool: LocalReplicaPool) -> int | None:
     """Kill one worker process with SIGKILL; returns its process id, or None if no replica is ready yet."""
-    for replica in fleet.replicas:
+    for replica in pool.replicas:
         if replica.ready_at is not None and replica.process is not None:
             with contextlib.suppress(psutil.Error, IndexError):
                 victim = psutil.Process(replica.process.pid).children()[0]
@@ -110,40 +110,40 @@ def kill_one_worker(fleet: Fleet) -> int | None:
     return None
 
 
-async def watch(fleet: Fleet, client: RRQClient, story: Story, display: Display) -> None:
+async def watch(pool: LocalReplicaPool, client: RRQClient, story: Story, display: Display) -> None:
     """Record the size of the pool until it is back at zero, and kill one of its processes on the way."""
     wave_at = time.monotonic()
     while story.elapsed_seconds < GIVE_UP_SECONDS and not story.is_back_at_zero:
-        picture = fleet.picture()
+        snapshot = pool.snapshot()
         story.elapsed_seconds = time.monotonic() - wave_at
-        story.peak_replicas = max(story.peak_replicas, picture.replicas)
-        story.slowest_start_seconds = picture.slowest_start_seconds
-        if picture.due is not None:
-            waiting = picture.due + picture.later
-            story.samples.append(Sample(story.elapsed_seconds, waiting, picture.replicas, picture.ready))
+        story.peak_replicas = max(story.peak_replicas, snapshot.replicas)
+        story.slowest_start_seconds = snapshot.slowest_start_seconds
+        if snapshot.due is not None:
+            waiting = snapshot.due + snapshot.later
+            story.samples.append(Sample(story.elapsed_seconds, waiting, snapshot.replicas, snapshot.ready))
         if story.first_start_seconds is None:
             seen = await client.job_store.observe([])
             if any(worker.busy for worker in seen.workers.values()):
                 story.first_start_seconds = time.monotonic() - wave_at
-        if story.killed_pid is None and picture.done > len(story.job_ids) * KILL_AT_SHARE:
-            story.killed_pid = kill_one_worker(fleet)
+        if story.killed_pid is None and snapshot.done > len(story.job_ids) * KILL_AT_SHARE:
+            story.killed_pid = kill_one_worker(pool)
             if story.killed_pid is not None:
                 story.killed_at_seconds = story.elapsed_seconds
-                display.tell(fleet.name, f"kill -9 of worker process {story.killed_pid} while it runs jobs")
-        story.is_back_at_zero = story.peak_replicas > 0 and picture.is_at_rest and picture.later == 0
+                display.tell(pool.name, f"kill -9 of worker process {story.killed_pid} while it runs jobs")
+        story.is_back_at_zero = story.peak_replicas > 0 and snapshot.is_at_rest and snapshot.later == 0
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def play(session: LocalSession, client: RRQClient, display: Display, count: int) -> Story | None:
     """Run the wave through the pool; None when the user stopped it."""
     story = Story()
-    fleet = session.pools[0]
-    assert isinstance(fleet, Fleet)
+    pool = session.pools[0]
+    assert isinstance(pool, LocalReplicaPool)
     async with running(session, display) as ending:
         jobs = await client.enqueue_many(build_wave(count))
         story.job_ids = [job.id for job in jobs]
-        display.tell(fleet.name, f"a wave of {len(jobs):,} jobs is enqueued")
-        watching = asyncio.create_task(watch(fleet, client, story, display))
+        display.tell(pool.name, f"a wave of {len(jobs):,} jobs is enqueued")
+        watching = asyncio.create_task(watch(pool, client, story, display))
         await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not watching.done():
             watching.cancel()
@@ -160,12 +160,12 @@ def take_pool() -> Pool:
     return replace(pool, spec=pool.spec.model_copy(update={"queues": [queue]}))
 
 
-async def run(pool: Pool, address: RedisAddress, display: Display, count: int) -> Story | None:
+async def run(pool: Pool, address: RedisIdentity, display: Display, count: int) -> Story | None:
     with log_folder_of(None) as folder:
         session = LocalSession(LocalPlan([(pool, address)], folder), display.tell)
         client = RRQClient(
             RRQSettings(
-                redis_dsn=address.dsn,
+                redis_dsn=address.url,
                 key_prefix=address.key_prefix,
                 default_queue_name=pool.spec.queues[0],
                 default_result_ttl_seconds=600,

@@ -13,7 +13,7 @@ from rrq.commands.options import version_option
 __all__ = ["main"]
 
 _COMMANDS: Final = {
-    "run": "rrq_operator.control.run_command:run_command",
+    "run": "rrq_operator.run_command:run_command",
     "local": "rrq_operator.local.command:local_command",
 }
 

@@ -94,7 +94,7 @@ async def test_the_operator_runs_as_a_strict_namespace_asks(
         assert int(fields[kind], 16) == 0, kind
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
     # It asks for the name of its user, which not every image knows.
-    assert "kopf ended" not in operator.desk.kubectl("logs", pod["metadata"]["name"])
+    assert "kopf failed" not in operator.desk.kubectl("logs", pod["metadata"]["name"])
     with pytest.raises(KubectlFailed, match="Read-only file system"):
         operator.desk.kubectl("exec", pod["metadata"]["name"], "--", "python3", "-c", "open('/opt/x', 'w')")
 

@@ -23,7 +23,7 @@ from rrq.client import JobRequest
 from rrq.cron import CronJob
 from rrq.exc import SettingsError
 from rrq.flow import Limit, PoolReport
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.publishing import Publication
 from rrq_operator.redis.queues import RedisQueues

@@ -15,8 +15,8 @@ from listening import Listener
 from operator_process import RunningOperator
 from rrq import RRQClient, RRQSettings
 from rrq.exc import RedisUnavailable
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.cluster.kube import Kube, KubeUnavailable
-from rrq_operator.cluster.redis_sources import RedisIdentity
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 from waiting import eventually
 

@@ -62,7 +62,7 @@ def list_worker_metrics() -> Iterator[tuple[str, ...]]:
 def list_operator_metrics() -> Iterator[tuple[str, ...]]:
     """Yield the same of an operator that has something to say about everything."""
     metrics = Metrics()
-    metrics.count_calls(lambda: 0, lambda: 0)
+    metrics.count_api_calls(lambda: 0)
     series = read_operator_series()
     labels = {
         name: tuple(values)

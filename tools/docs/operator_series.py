@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rrq.broker.messages import Observation, QueueObservation
 from rrq_operator.api.spec import API_VERSION, KIND
-from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.control.burst_pool import BurstPool
 from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.pool_group import Round
 from rrq_operator.control.replica_pool import ReplicaPool
-from rrq_operator.control.services import Round, Shell
+from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import POOL_LABEL, RUN_LABEL
 from rrq_operator.decide.objects import format_time, parse_job, parse_pod
 
@@ -35,18 +36,17 @@ NEVER_SOON = "0 0 1 1 *"
 
 def read_operator_series() -> Series:
     """Return every series of an operator that has something to say about everything."""
-    world, metrics = World(), Metrics()
+    cluster_cache, metrics = ClusterCache(), Metrics()
     nobody: Any = None
-    shell = Shell(nobody, world, nobody, metrics)
-    world.set_pod(None, parse_pod(_crashing_pod("emails")))
-    _look(ReplicaPool(("shop", "emails"), shell), _pool("emails", scaling={"maxReplicas": 1}))
-    world.set_job(None, parse_job(_failed_run("imports")))
-    _look(BurstPool(("shop", "imports"), shell), _pool("imports", type="Job", job={"start": "WhenDue"}))
-    _look(
-        BurstPool(("shop", "nightly"), shell),
-        _pool("nightly", type="Job", job={"start": "OnSchedule", "schedule": NEVER_SOON}),
-    )
-    metrics.count_calls(lambda: 1, lambda: 1)
+    services = Services(nobody, cluster_cache, metrics)
+    cluster_cache.set_pod(None, parse_pod(_crashing_pod("emails")))
+    _look(ReplicaPool, services, _pool("emails", scaling={"maxReplicas": 1}))
+    cluster_cache.set_job(None, parse_job(_failed_run("imports")))
+    _look(BurstPool, services, _pool("imports", type="Job", job={"start": "WhenDue"}))
+    schedule = {"start": "OnSchedule", "schedule": NEVER_SOON}
+    _look(BurstPool, services, _pool("nightly", type="Job", job=schedule))
+    metrics.count_api_calls(lambda: 1)
+    metrics.redis_calls.inc()
     metrics.decisions.labels(NAMESPACE, "emails", "Backlog").inc()
     metrics.redis_errors.labels("Unreachable").inc()
     metrics.api_errors.labels("Forbidden").inc()
@@ -76,12 +76,14 @@ def _pool(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": whole}
 
 
-def _look(controller: ReplicaPool | BurstPool, manifest: dict[str, Any]) -> None:
+def _look(kind: type[ReplicaPool | BurstPool], services: Services, manifest: dict[str, Any]) -> None:
     manifest["metadata"] |= _metadata(manifest["metadata"]["name"])
     record = parse_record(manifest)
     assert record.pool is not None, record.fault
+    controller = kind(record, services)
+    controller.queue_names = ("default",)
     queues = {"default": QueueObservation(500, 1, 1, 60.0, None)}
-    controller.decide(Round(record, ("default",), Observation(1_000, queues)), record.pool)
+    controller.decide(Round(record.pool, Observation(1_000, queues)))
 
 
 def _metadata(pool: str) -> dict[str, Any]:

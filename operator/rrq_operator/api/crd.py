@@ -77,7 +77,7 @@ def render_crd() -> str:
 def _build_root_schema() -> Schema:
     spec = build_schema(PoolSpec)
     spec["properties"]["type"][VALIDATIONS] = [_STAYS_THE_SAME]
-    # Local mode brings a Redis and runs what is installed; a cluster must be told both.
+    # Local mode brings a Redis and runs what is installed; a cluster needs both in the spec.
     _require(spec, "redis")
     _require(spec["properties"]["worker"], "image")
     # By name and not as a whole, so that several authors can each apply entries of their own.
@@ -118,7 +118,7 @@ def _build_columns() -> list[dict[str, Any]]:
         _column("Ready", "integer", ".status.readyReplicas", "Pods that are ready"),
         _column("Desired", "integer", ".status.desiredReplicas", "Pods that the pool should have"),
         _column("Reason", "string", ".status.reason", "Why it should have so many"),
-        _column("Held", "integer", ".status.held", "Of those due, jobs that may not start", priority=1),
+        _column("Blocked", "integer", ".status.blocked", "Of those due, jobs that may not start", priority=1),
         _column("Soon", "integer", ".status.dueSoon", "Jobs that come due shortly", priority=1),
         _column("Later", "integer", ".status.later", "Jobs that come due after that", priority=1),
         _column("Message", "string", ready_message, "What the condition Ready says", priority=1),

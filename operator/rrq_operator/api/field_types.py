@@ -1,9 +1,8 @@
-"""Types of single values in a manifest, each with its rule; ``spec.py`` puts them together.
+"""Types of values in a manifest, each with its rule, and the smallest objects; ``spec.py`` puts them together.
 
 A text is bounded in length as well: CEL charges a rule for the longest text that the schema allows.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -11,15 +10,25 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from rrq.cron import MONTH_NAMES, WEEKDAY_NAMES
 from rrq.runtime.time_zones import parse_time_zone
-from rrq_operator.api.quantities import QUANTITY_PATTERN
 from rrq_operator.api.redis_urls import LONGEST_URL, URL_RULES
-from rrq_operator.api.rules import CONTROL_CHARACTERS, Check, CheckIntOrString, Rule, matching, refuse
+from rrq_operator.api.rules import (
+    CONTROL_CHARACTERS,
+    Check,
+    CheckIntOrString,
+    Part,
+    Rule,
+    lacking,
+    matching,
+    number_or_text,
+    refuse,
+)
 
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 _PASSWORD = r"://[^/]*:[^/]+@|[?&][a-z_]*password="
 _PERCENT = r"[1-9][0-9]?%|100%"
+_QUANTITY = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]+)?"
 
 
 def _cron_field(value: str, names: Iterable[str] = ()) -> str:
@@ -46,23 +55,6 @@ def _check_time_zone(name: str) -> str:
     except ValueError as error:
         raise refuse(str(error)) from None
     return name
-
-
-def _is_quantity(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.fullmatch(QUANTITY_PATTERN, value, re.ASCII) is not None
-    return _is_whole_number(value) and value >= 0
-
-
-def _is_share_of_pods(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.fullmatch(_PERCENT, value) is not None
-    return _is_whole_number(value) and value >= 1
-
-
-def _is_whole_number(value: Any) -> bool:
-    # In Python true is 1 as well.
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 QueueName = Annotated[
@@ -131,9 +123,8 @@ RedisUrl = Annotated[
     Field(max_length=LONGEST_URL),
     *map(Check, URL_RULES),
     Check(
-        Rule(
-            f"!self.matches('{_PASSWORD}')",
-            lambda url: re.search(_PASSWORD, url) is None,
+        lacking(
+            _PASSWORD,
             "a URL with a password belongs into a Secret: put it there and name it in urlFrom.secretKeyRef",
         )
     ),
@@ -146,10 +137,11 @@ KeyPrefix = Annotated[
 Quantity = Annotated[
     int | str,
     CheckIntOrString(
-        Rule(
+        number_or_text(
+            0,
+            _QUANTITY,
             # Of a value that may be a number CEL believes no maxLength, so a pattern would exceed its budget.
-            "type(self) == int ? self >= 0 : isQuantity(self) && !self.startsWith('-')",
-            _is_quantity,
+            "isQuantity(self) && !self.startsWith('-')",
             "write an amount as Kubernetes does, not below zero: a whole number, or a text such as "
             "'500m', '1.5' or '2Gi'",
         )
@@ -158,9 +150,10 @@ Quantity = Annotated[
 ShareOfPods = Annotated[
     int | str,
     CheckIntOrString(
-        Rule(
-            f"type(self) == int ? self >= 1 : self.matches('^({_PERCENT})$')",
-            _is_share_of_pods,
+        number_or_text(
+            1,
+            _PERCENT,
+            f"self.matches('^({_PERCENT})$')",
             "maxUnavailable is a number from 1 or a share from '1%' to '100%': with none, no node could be drained",
         )
     ),
@@ -200,3 +193,40 @@ PodTemplate = Annotated[
     AfterValidator(_check_pod_template),
     WithJsonSchema({"type": "object", "properties": _POD_TEMPLATE}),
 ]
+
+#: The rule over amounts would exceed the budget of CEL with more than 15 of them.
+_MOST_RESOURCES = 12
+
+
+class SecretKeyRef(Part):
+    """One value of a Secret in the namespace of the pool."""
+
+    name: SecretName = Field(description="Name of the Secret.")
+    key: SecretKey = Field(description="Key inside the Secret.")
+
+
+class UrlFrom(Part):
+    """Where the URL is kept."""
+
+    secret_key_ref: SecretKeyRef = Field(description="A key of a Secret whose value is the URL.")
+
+
+class Resources(Part):
+    """CPU and memory of the worker container, as in any pod."""
+
+    limits: dict[str, Quantity] = Field(
+        default_factory=dict,
+        max_length=_MOST_RESOURCES,
+        description="Upper bounds; one worker process is run per whole CPU of limits.cpu.",
+    )
+    requests: dict[str, Quantity] = Field(
+        default_factory=dict, max_length=_MOST_RESOURCES, description="What the scheduler sets aside."
+    )
+
+
+class Disruption(Part):
+    """What a node drain may take at once (PodDisruptionBudget)."""
+
+    max_unavailable: ShareOfPods = Field(
+        default=1, description="Pods, or percent of them, that may be evicted at the same time."
+    )

@@ -1,23 +1,19 @@
-"""What the operator writes into the status of an RRQWorkerPool: the one source of that part of the schema.
+"""The status of an RRQWorkerPool as the operator writes it: the one source of that part of the schema.
 
-Every field may be absent: what could not be read is left out rather than written as zero. Which values go in is
-decided in ``decide/status.py``.
+Every field may be absent: what could not be read is left out rather than written as zero. ``decide/status.py`` decides
+which values go in, ``control/reporting.py`` writes them.
 """
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-
-def _write_time(moment: datetime) -> str:
-    """Return the time as Kubernetes writes it: whole seconds, so that an unchanged status stays the same text."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-Time = Annotated[AwareDatetime, PlainSerializer(_write_time)]
+#: In UTC and whole seconds, as Kubernetes writes it, so that an unchanged status stays the same text.
+Time = AwareDatetime
 Count = Annotated[int, Field(ge=0)]
+LONGEST_REASON = 1024
+LONGEST_MESSAGE = 32_768
 
 
 class _StatusPart(BaseModel):
@@ -31,8 +27,8 @@ class Condition(_StatusPart):
 
     type: str = Field(max_length=316, description="What it is about, such as Ready.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(min_length=1, max_length=1024, description="Why, in one word for programs.")
-    message: str = Field(max_length=32_768, description="Why, in words for people.")
+    reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="Why, in one word for programs.")
+    message: str = Field(max_length=LONGEST_MESSAGE, description="Why, in words for people.")
     last_transition_time: Time = Field(description="When status last changed.")
     observed_generation: Count | None = Field(
         default=None, description="The generation of the pool that this speaks of."
@@ -48,7 +44,7 @@ class LastDecision(_StatusPart):
     replicas: Count | None = Field(default=None, description="The size that was chosen.")
 
 
-class JobStatus(_StatusPart):
+class RunsStatus(_StatusPart):
     """The runs of a pool of type: Job."""
 
     active: str | None = Field(default=None, description="Name of the Job that runs now.")
@@ -74,12 +70,12 @@ class PoolStatus(_StatusPart):
     ready_replicas: Count | None = Field(default=None, description="Pods that are ready.")
     desired_replicas: Count | None = Field(default=None, description="Pods that the pool should have.")
     due: Count | None = Field(default=None, description="Jobs that are due and wait.")
-    held: Count | None = Field(
+    blocked: Count | None = Field(
         default=None, description="Of those due, jobs that a pause or a limit keeps from starting."
     )
     orphaned: Count | None = Field(
         default=None,
-        description="Jobs of workers whose lease has ended; they are about to be given back.",
+        description="Jobs of workers whose lease has ended; they are about to be requeued.",
     )
     due_soon: Count | None = Field(
         default=None, description="Jobs that come due before a new pod would be ready."
@@ -104,8 +100,4 @@ class PoolStatus(_StatusPart):
     last_decision: LastDecision | None = Field(
         default=None, description="The last decision about the size of the pool."
     )
-    job: JobStatus | None = Field(default=None, description="The runs of a pool of type: Job.")
-
-    def to_manifest(self) -> dict[str, Any]:
-        """Return it as it goes to the API server, without what is unknown."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+    job: RunsStatus | None = Field(default=None, description="The runs of a pool of type: Job.")

@@ -6,19 +6,28 @@ and what it keeps are for the programs of the tenant; the operator leaves them o
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from rrq_operator.api.rules import CONTROL_CHARACTERS, Rule, for_re2, matching
+from rrq.runtime.masking import mask_url
+from rrq_operator.api.rules import CONTROL_CHARACTERS, lacking, matching
 
-__all__ = ["LONGEST_URL", "URL_RULES", "drop_client_options", "find_passwords", "find_url_fault"]
+__all__ = [
+    "LONGEST_URL",
+    "URL_RULES",
+    "RedisIdentity",
+    "drop_client_options",
+    "find_passwords",
+    "find_url_fault",
+]
 
 #: What the operator passes on.
 _OPTIONS: Final = (
     *("client_name", "db", "username", "password", "sentinel_username", "sentinel_password"),
     *("ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version"),
 )
-#: What a tenant may have for its own programs, but not for a loop that serves everybody.
+#: What a tenant may set for its own programs, but not for a loop that serves all tenants.
 _CLIENT_OPTIONS: Final = (
     r"timeout|max_connections|health_check_interval|decode_responses|encoding|encoding_errors|protocol|"
     r"(socket|retry)_[a-z_]+"
@@ -30,9 +39,8 @@ _CONTROL: Final = rf"[{CONTROL_CHARACTERS}]|%{_CODE}|\?[^?]*%(25)+{_CODE}"
 
 LONGEST_URL: Final = 2048
 #: A newline in a user name or a key would be a command of its own to a server that is no Redis.
-_NO_CONTROL: Final = Rule(
-    f"!self.matches(r'{for_re2(_CONTROL)}')",
-    lambda url: re.search(_CONTROL, url) is None,
+_NO_CONTROL: Final = lacking(
+    _CONTROL,
     "a URL has no control characters, neither as they are nor as %00 to %1F or %7F: choose a user name and a password "
     "without them",
 )
@@ -51,6 +59,17 @@ _KNOWN_OPTIONS: Final = matching(
     "worker.env",
 )
 URL_RULES: Final = (_NO_CONTROL, _SCHEME, _KNOWN_OPTIONS)
+
+
+@dataclass(frozen=True)
+class RedisIdentity:
+    """One Redis as one tenant sees it. Its text shows no password."""
+
+    url: str
+    key_prefix: str
+
+    def __repr__(self) -> str:
+        return f"RedisIdentity({mask_url(self.url)!r}, {self.key_prefix!r})"
 
 
 def find_url_fault(url: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 VALIDATIONS: Final = "x-kubernetes-validations"
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
@@ -40,6 +40,25 @@ def matching(pattern: str, message: str, *, subject: str = "self") -> Rule:
         lambda text: whole.fullmatch(text) is not None,
         message,
     )
+
+
+def lacking(pattern: str, message: str) -> Rule:
+    """Return the rule that ``pattern`` is nowhere in a text."""
+    found = re.compile(pattern)
+    return Rule(f"!self.matches(r'{for_re2(pattern)}')", lambda text: found.search(text) is None, message)
+
+
+def number_or_text(least: int, pattern: str, cel_of_text: str, message: str) -> Rule:
+    """Return the rule over a value that is a whole number, or a text that as a whole matches ``pattern``."""
+    whole = re.compile(pattern, re.ASCII)
+
+    def holds(value: Any) -> bool:
+        if isinstance(value, str):
+            return whole.fullmatch(value) is not None
+        # In Python true is 1 as well.
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return Rule(f"type(self) == int ? self >= {least} : {cel_of_text}", holds, message)
 
 
 def for_re2(pattern: str) -> str:
@@ -125,3 +144,15 @@ class Part(BaseModel):
         if broken:
             raise refuse(*broken)
         return self
+
+
+_WORDS = {
+    "missing": "is required",
+    "extra_forbidden": "is no field of a pool; look for a slip of the pen, or for a wrong indentation",
+}
+
+
+def explain(fault: ErrorDetails) -> str:
+    """Return one fault with its place as it is written in the manifest."""
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
+    return f"spec{place}: {_WORDS.get(fault['type'], fault['msg'])}"

@@ -6,36 +6,32 @@ models alone.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError
 
 from rrq.cron import CronSchedule
 from rrq_operator.api.field_types import (
     DNS_LABEL,
-    EntryName,
+    Disruption,
     Foreign,
     Image,
     KeyPrefix,
     PodTemplate,
-    Quantity,
     QueueName,
     RedisUrl,
-    Schedule,
-    SecretKey,
-    SecretName,
+    Resources,
     SettingsPath,
-    ShareOfPods,
-    TimeZone,
+    UrlFrom,
     Weight,
 )
-from rrq_operator.api.quantities import parse_cpus
-from rrq_operator.api.rules import Part, Rule, matching
+from rrq_operator.api.rules import Part, Rule, explain, matching
+from rrq_operator.api.schedules import CronEntry, JobRuns
 
 GROUP = "rrq.dev"
 VERSION = "v1alpha1"
@@ -46,29 +42,11 @@ API_VERSION = f"{GROUP}/{VERSION}"
 #: Children are named after the pool, with at most 11 characters behind it, and a label holds 63.
 LONGEST_POOL_NAME = 52
 DEFAULT_CONCURRENCY = 10
-#: For fields that are newer than the first release: with a default in the schema the API server would add them to every
-#: stored pool, and an operator that is not upgraded yet refuses fields that it does not know.
-NO_SCHEMA_DEFAULT: dict[str, JsonValue] = {"default": None}
 _MOST_QUEUES = 50
-#: The rule over amounts would exceed the budget of CEL with more than 15 of them.
-_MOST_RESOURCES = 12
 
 
 class SpecError(ValueError):
     """A pool whose spec cannot be used; the message is meant for the person who wrote it."""
-
-
-class SecretKeyRef(Part):
-    """One value of a Secret in the namespace of the pool."""
-
-    name: SecretName = Field(description="Name of the Secret.")
-    key: SecretKey = Field(description="Key inside the Secret.")
-
-
-class UrlFrom(Part):
-    """Where the URL is kept."""
-
-    secret_key_ref: SecretKeyRef = Field(description="A key of a Secret whose value is the URL.")
 
 
 class RedisSource(Part):
@@ -91,17 +69,21 @@ class RedisSource(Part):
     )
 
 
-class Resources(Part):
-    """CPU and memory of the worker container, as in any pod."""
+#: Larger suffixes are for bytes: 2Gi CPUs is a mistake.
+_CPUS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(n|u|m|[eE][-+]?[0-9]{1,2})?", re.ASCII)
+_EXPONENTS = {"": 0, "n": -9, "u": -6, "m": -3}
 
-    limits: dict[str, Quantity] = Field(
-        default_factory=dict,
-        max_length=_MOST_RESOURCES,
-        description="Upper bounds; one worker process is run per whole CPU of limits.cpu.",
-    )
-    requests: dict[str, Quantity] = Field(
-        default_factory=dict, max_length=_MOST_RESOURCES, description="What the scheduler sets aside."
-    )
+
+def parse_cpus(quantity: int | str) -> float:
+    """Return CPUs as a number: ``2``, ``"1.5"`` or ``"500m"``. Raises ValueError for anything else."""
+    text = str(quantity)
+    match = _CPUS.fullmatch(text)
+    if match is None:
+        raise ValueError(f'CPU quantity {text!r} is not understood. Write CPUs as 2, "1.5" or "500m".')
+    suffix = match[2] or ""
+    exponent = _EXPONENTS[suffix] if suffix in _EXPONENTS else int(suffix[1:])
+    # By way of text, so that 100m is the same number as 0.1.
+    return float(f"{match[1]}e{exponent}")
 
 
 class Worker(Part):
@@ -135,8 +117,8 @@ class Worker(Part):
         default=30,
         ge=0,
         le=86_400,
-        description="How long a pod that is told to stop lets its running jobs end; what is unfinished then "
-        "is handed back. The grace period of the pod follows.",
+        description="How long a pod that gets SIGTERM lets its running jobs end; what is unfinished then "
+        "goes back to its queue. The grace period of the pod follows.",
     )
     pod_template: PodTemplate = Field(
         default_factory=dict,
@@ -158,7 +140,7 @@ class ScaleDown(Part):
     """How a pool becomes smaller. It never does through a running job."""
 
     window_seconds: int = Field(
-        default=60, ge=0, le=3_600, description="The pool shrinks to what was enough for this long."
+        default=60, ge=0, le=3_600, description="The pool scales down to what was enough for this long."
     )
     step_replicas: int | None = Field(
         default=None,
@@ -195,7 +177,7 @@ class Scaling(Part):
         default=0, ge=0, le=100, description="Replicas beyond what the work needs, while there is any."
     )
     scale_down: ScaleDown = Field(default=ScaleDown(), description="How the pool becomes smaller.")
-    paused: bool = Field(default=False, description="Keep the size as it is, whatever the queues hold.")
+    paused: bool = Field(default=False, description="Freeze the size, whatever the queues hold.")
 
     RULES = (
         Rule(
@@ -208,88 +190,6 @@ class Scaling(Part):
             lambda scaling: scaling.idle_replicas is None or scaling.idle_replicas <= scaling.min_replicas,
             "idleReplicas must not exceed minReplicas: it is the size of a pool that has nothing to do",
         ),
-    )
-
-
-JobStart = Literal["WhenDue", "OnSchedule", "Once"]
-
-
-class JobRuns(Part):
-    """When the Job of a burst pool runs and what is kept of it."""
-
-    start: JobStart = Field(
-        default="WhenDue",
-        description="WhenDue: whenever work is due. OnSchedule: at the times of schedule. Once: a single run.",
-    )
-    schedule: Schedule | None = Field(
-        default=None, description="minute hour day month weekday; with start: OnSchedule."
-    )
-    time_zone: TimeZone = Field(
-        default="UTC",
-        description="IANA name of the time zone of schedule, such as Europe/Berlin. Default: UTC.",
-        json_schema_extra=NO_SCHEMA_DEFAULT,
-    )
-    paused: bool = Field(default=False, description="Start no further run.")
-    linger_seconds: int = Field(
-        default=30,
-        ge=0,
-        le=3_600,
-        description="How long a run waits for more work, such as retries, before it ends.",
-    )
-    backoff_limit: int = Field(
-        default=3, ge=0, le=100, description="Failed pods after which a run counts as failed."
-    )
-    active_deadline_seconds: int | None = Field(
-        default=None, ge=1, le=2_592_000, description="A run is ended after this time. Unset: never."
-    )
-    keep_finished: int = Field(
-        default=3, ge=1, le=20, description="The last finished runs that are kept for reading."
-    )
-    ttl_seconds_after_finished: int = Field(
-        default=600, ge=0, le=2_592_000, description="How long older finished runs are kept."
-    )
-
-    RULES = (
-        Rule(
-            "has(self.schedule) == (self.start == 'OnSchedule')",
-            lambda runs: (runs.schedule is not None) == (runs.start == "OnSchedule"),
-            "schedule goes with start: OnSchedule, and start: OnSchedule needs a schedule",
-        ),
-    )
-
-
-class CronEntry(Part):
-    """A job that is enqueued at the times of its schedule, also while the pool has no pod."""
-
-    name: EntryName = Field(description="Name of the entry; no other entry of the pool has it.")
-    schedule: Schedule = Field(description="minute hour day month weekday.")
-    time_zone: TimeZone = Field(
-        default="UTC",
-        description="IANA name of the time zone of schedule, such as Europe/Berlin. Default: UTC.",
-        json_schema_extra=NO_SCHEMA_DEFAULT,
-    )
-    function: str = Field(min_length=1, max_length=500, description="Name of the handler in the registry.")
-    args: list[Any] = Field(default_factory=list, max_length=100, description="Positional arguments.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Named arguments.")
-    queue: QueueName | None = Field(default=None, description="Default: the first queue of the pool.")
-    unique: bool = Field(
-        default=False, description="Skip a tick while the job of an earlier one is unfinished."
-    )
-    misfire_grace_seconds: int = Field(
-        default=300,
-        ge=1,
-        le=2_592_000,
-        description="How many seconds late a tick may fire after an outage. Of several missed ticks the last one fires. "
-        "Default: 300.",
-        json_schema_extra=NO_SCHEMA_DEFAULT,
-    )
-
-
-class Disruption(Part):
-    """What a node drain may take at once (PodDisruptionBudget)."""
-
-    max_unavailable: ShareOfPods = Field(
-        default=1, description="Pods, or percent of them, that may be evicted at the same time."
     )
 
 
@@ -432,6 +332,12 @@ class Pool:
         return self.namespace, self.name
 
     @property
+    def redis_origin(self) -> str:
+        """Where a person finds the URL of the Redis."""
+        named = None if self.spec.redis is None else self.spec.redis.url_from
+        return f"Secret {self.namespace}/{named.secret_key_ref.name}" if named else "spec.redis.url"
+
+    @property
     def qualified_name(self) -> str:
         """The pool as Redis knows it."""
         return f"{self.namespace}/{self.name}"
@@ -459,7 +365,7 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
         spec = PoolSpec.model_validate(body.get("spec") or {})
         _check_meaning(spec)
     except ValidationError as error:
-        faults = "; ".join(map(_explain, error.errors(include_url=False, include_input=False)))
+        faults = "; ".join(map(explain, error.errors(include_url=False, include_input=False)))
         raise SpecError(f"{KIND} {name}: {faults}") from None
     except (ValueError, OverflowError) as error:
         raise SpecError(f"{KIND} {name}: {error}") from None
@@ -479,8 +385,8 @@ def parse_pool(body: Mapping[str, Any]) -> Pool:
 def _check_meaning(spec: PoolSpec) -> None:
     """Read what a pattern cannot judge: a schedule for 30 February, a CPU limit of 2Gi. Raises ValueError."""
     schedules = [entry.schedule for entry in spec.cron]
-    if spec.runs.schedule is not None:
-        schedules.append(spec.runs.schedule)
+    if spec.job is not None and spec.job.schedule is not None:
+        schedules.append(spec.job.schedule)
     for schedule in schedules:
         CronSchedule(schedule).next_after(_SOME_DAY)
     spec.worker.count_processes()
@@ -488,14 +394,3 @@ def _check_meaning(spec: PoolSpec) -> None:
 
 #: A date that comes at all comes within nine years of any day.
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
-
-_WORDS = {
-    "missing": "is required",
-    "extra_forbidden": "is no field of a pool; look for a slip of the pen, or for a wrong indentation",
-}
-
-
-def _explain(fault: ErrorDetails) -> str:
-    """Return one fault with its place as it is written in the manifest."""
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
-    return f"spec{place}: {_WORDS.get(fault['type'], fault['msg'])}"

@@ -8,8 +8,7 @@ import aiohttp
 from kubernetes.aio.client import CoordinationV1Api, V1Lease, V1LeaseSpec, V1ObjectMeta
 from kubernetes.aio.client.exceptions import ApiException, ConflictException, NotFoundException
 
-from rrq_operator.control.election import LeaseTaken, LeaseUnreachable
-from rrq_operator.decide.election_rules import LeaseRecord
+from rrq_operator.decide.election_rules import LeaseRecord, LeaseTaken, LeaseUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -55,14 +54,16 @@ class KubeLeaseStore:
         except NotFoundException:
             raise
         except ConflictException as error:
-            raise LeaseTaken(f"Lease {self._namespace}/{self._name} was written by somebody else.") from error
+            raise LeaseTaken(
+                f"Lease {self._namespace}/{self._name} was written by another client."
+            ) from error
         except (ApiException, aiohttp.ClientError, OSError, ValueError) as error:
             # A ValueError is an answer that is no Lease, as of a proxy before an API server that is away.
             raise LeaseUnreachable(
                 f"Lease {self._namespace}/{self._name} could not be reached: {_describe(error)}"
             ) from error
         if lease.metadata is None or not lease.metadata.resource_version:
-            # Written back without its version it would be taken from whoever holds it.
+            # Written without its version, the Lease would be taken from its holder.
             raise LeaseUnreachable(
                 f"Lease {self._namespace}/{self._name}: the API server answered with something else."
             )
@@ -77,7 +78,7 @@ def _describe(error: Exception) -> str:
 
 
 def _parse_record(lease: V1Lease) -> LeaseRecord:
-    """Whatever is missing counts as never written: a Lease made by hand may have no spec at all."""
+    """A missing field counts as never written: a Lease made by hand may have no spec at all."""
     spec = lease.spec or V1LeaseSpec()
     return LeaseRecord(
         version=(lease.metadata.resource_version if lease.metadata else None) or "",

@@ -1,8 +1,8 @@
-"""kopf's part: it watches the pools and tells us of each change. Nothing is decided or written from here.
+"""kopf watches the pools here and hands each change to the loop of the operator. Nothing is decided or written here.
 
-kopf has a thread and an event loop of its own. It takes every task of its loop for one of its own when it stops,
-and a handler that blocks would stop our loops; apart, neither can happen. Only ``on.event`` is used: the other
-kinds of handlers put a finalizer on the pool, and deleting it would hang while no operator runs.
+kopf has a thread and an event loop of its own: when it stops, it cancels every task of its loop, and a handler that
+blocks would block all others. Only ``on.event`` is used: the other kinds of handlers put a finalizer on the pool, and
+deleting the pool would hang while no operator runs.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 _RESTART_SECONDS = 1.0
 #: A pool that kopf cannot parse ends it again and again; each start lists all pools.
 _LONGEST_RESTART_SECONDS = 10.0
-#: One that ran this long was well.
+#: A run of this length was a healthy one.
 _WELL_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 
@@ -37,7 +37,7 @@ OnPool = Callable[[str | None, dict[str, Any]], None]
 
 
 class _EndlessBackoffs:
-    """Delays that never run out. With a last one, kopf would give a watch up in an outage of some seconds."""
+    """Delays that never run out. After a last one, kopf would end a watch in an outage of some seconds."""
 
     def __iter__(self) -> Iterator[float]:
         return chain(_BACKOFFS_SECONDS, repeat(_LONGEST_BACKOFF_SECONDS))
@@ -57,7 +57,7 @@ def build_registry(on_pool: OnPool) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
         # Whether the resource exists is asked before we start; watching for new ones needs rights on all of them.
         settings.scanning.disabled = True
-        # The second counts from the start, not from the last word: a dead watch is found by opening it often.
+        # The second counts from the start, not from the last event: a dead watch is found by opening it often.
         settings.watching.server_timeout = 90
         settings.watching.client_timeout = 100
         settings.watching.reconnect_backoff = 0.2
@@ -77,7 +77,7 @@ class PoolWatch:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_pool = on_pool
-        #: Called when kopf has failed, so that somebody lists what it cannot tell of.
+        #: Called when kopf has failed, so that a list shows what kopf has missed.
         self._on_lost = on_lost
         self._namespace = namespace
         self._stop = threading.Event()
@@ -87,7 +87,7 @@ class PoolWatch:
     def start(self) -> None:
         # One line per event at INFO would drown what matters.
         logging.getLogger("kopf").setLevel(logging.WARNING)
-        # It says that it leaves signals alone, which is why it has a thread.
+        # kopf warns that it handles no signals in a thread, which is intended.
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
         self._thread.start()
 
@@ -101,7 +101,7 @@ class PoolWatch:
             self._end()
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
-    def _hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
+    def hand_over(self, kind: str | None, body: dict[str, Any]) -> None:
         self._loop.call_soon_threadsafe(self._on_pool, kind, body)
 
     def _run(self) -> None:
@@ -111,11 +111,11 @@ class PoolWatch:
             try:
                 asyncio.run(self._watch())
             except Exception as error:
-                # For instance because it was forbidden something, or met a pool that nests too deep to be parsed
-                # (of which the trace is long and says nothing); the lists go on meanwhile.
+                # For instance a call was forbidden, or a pool nests too deep to be parsed (a trace that is long and says
+                # nothing). The lists go on meanwhile.
                 is_too_deep = isinstance(error, RecursionError)
                 logger.error(
-                    "kopf ended and is started again", extra={"error": repr(error)}, exc_info=not is_too_deep
+                    "kopf failed and is restarted", extra={"error": repr(error)}, exc_info=not is_too_deep
                 )
                 with contextlib.suppress(RuntimeError):  # the operator has ended meanwhile
                     self._loop.call_soon_threadsafe(self._on_lost)
@@ -125,14 +125,14 @@ class PoolWatch:
             restart_seconds = min(_LONGEST_RESTART_SECONDS, restart_seconds * 2)
 
     async def _watch(self) -> None:
-        # A flag of this loop: kopf would wait for one of threads in a thread, which nothing can end, and so never
-        # return when a watch of it has failed.
+        # A flag of this loop: for a flag of threads kopf would wait in a thread that nothing can end, and would never
+        # return when a watch has failed.
         stop_flag, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._end = partial(_set_from_afar, loop, stop_flag)
+        self._end = partial(_set_threadsafe, loop, stop_flag)
         if self._stop.is_set():
             return
         await kopf.operator(
-            registry=build_registry(self._hand_over),
+            registry=build_registry(self.hand_over),
             standalone=True,
             # For peering, which is off. Left out, kopf asks for the name of the user, and in an image it has none.
             identity=cast(Any, MANAGER),
@@ -141,6 +141,6 @@ class PoolWatch:
         )
 
 
-def _set_from_afar(loop: asyncio.AbstractEventLoop, flag: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop has ended by itself a moment before
+def _set_threadsafe(loop: asyncio.AbstractEventLoop, flag: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
         loop.call_soon_threadsafe(flag.set)

@@ -1,8 +1,7 @@
-"""Keeps views of one kind of object up to date: a list, then a watch from there, for ever.
+"""Keeps the objects of one kind up to date: a list, then a watch from there, for ever.
 
-The server sends only objects with the operator's label, and of each only the view is kept. A watch that is cut
-goes on where it ended; one that fell too far behind starts with a new list, which also shows what vanished
-meanwhile.
+The server sends only objects with the operator's label, and only a small value of each is kept. A watch that is cut
+continues where it ended; one that fell too far behind starts with a new list, which also shows what vanished meanwhile.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ from rrq_operator.decide.manifests import Manifest
 
 logger = logging.getLogger(__name__)
 
-View = TypeVar("View")
+Item = TypeVar("Item")
 #: A list now and then corrects whatever a watch may have missed.
 _LIST_INTERVAL_SECONDS = 600.0
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 3.0
 
 
-class Informer(Generic[View]):
+class Informer(Generic[Item]):
     """One kind of object in one namespace, or in all of them."""
 
     def __init__(
         self,
         kube: Kube,
         path: str,
-        parse: Callable[[Any], View],
-        on_change: Callable[[View | None, View | None], None],
+        parse: Callable[[Any], Item],
+        on_change: Callable[[Item | None, Item | None], None],
         *,
         selector: str = "",
     ) -> None:
@@ -42,7 +41,7 @@ class Informer(Generic[View]):
         self._selector = selector
         self._parse = parse
         self._on_change = on_change
-        self._views: dict[str, View] = {}
+        self._items: dict[str, Item] = {}
         self._listed_at: float | None = None
         self._version = ""
         self._waiting: list[asyncio.Future[None]] = []
@@ -66,15 +65,15 @@ class Informer(Generic[View]):
                 self._version = ""
             except KubeError as error:
                 if self.heard_at > asked_at:
-                    retry_seconds = _FIRST_RETRY_SECONDS  # it was there until a moment ago
+                    retry_seconds = _FIRST_RETRY_SECONDS  # it answered before this failure
                 logger.warning("watch interrupted", extra={"path": self._path, "error": str(error)})
                 if not isinstance(error, KubeUnavailable):
-                    self.heard_at = monotonic()  # to be told no is to hear
+                    self.heard_at = monotonic()  # a refusal is an answer as well
                 await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
                 retry_seconds = min(_LONGEST_RETRY_SECONDS, retry_seconds * 2)
 
     async def refresh(self) -> None:
-        """Return when all objects were listed anew: a watch may lag or be dead without anybody noticing."""
+        """Return when all objects were listed anew: a watch may lag or be dead without any sign."""
         listed = asyncio.get_running_loop().create_future()
         self._waiting.append(listed)
         watching, self._watching = self._watching, None
@@ -86,14 +85,14 @@ class Informer(Generic[View]):
         return self._listed_at is None or monotonic() - self._listed_at > _LIST_INTERVAL_SECONDS
 
     async def _list(self) -> str:
-        # Those who come while a list is under way want the next one.
+        # A caller that comes while a list is under way waits for the next one.
         waiting = list(self._waiting)
         items, version = await self._kube.list_all(self._path, selector=self._selector)
         listed = {item["metadata"]["uid"]: item for item in items}
-        for uid in set(self._views) - set(listed):
+        for uid in set(self._items) - set(listed):
             self._set(uid, None)
-        for uid, item in listed.items():
-            self._set(uid, item)
+        for uid, raw in listed.items():
+            self._set(uid, raw)
         self._listed_at = self.heard_at = monotonic()
         self.synced.set()
         self._waiting = [one for one in self._waiting if one not in waiting]
@@ -106,7 +105,7 @@ class Informer(Generic[View]):
         """Follow the changes after the version that was seen last, also of a watch that was cut."""
         if self._waiting:
             return
-        with contextlib.suppress(TimeoutError):  # somebody wants a list
+        with contextlib.suppress(TimeoutError):  # `refresh` wants a list
             async with asyncio.timeout(None) as self._watching:
                 try:
                     await self._follow()
@@ -122,14 +121,16 @@ class Informer(Generic[View]):
                 if event["type"] != "BOOKMARK":
                     self._set(item["metadata"]["uid"], None if event["type"] == "DELETED" else item)
 
-    def _set(self, uid: str, item: Manifest | None) -> None:
-        before = self._views.pop(uid, None)
-        view: View | None = None
-        if item is not None:
+    def _set(self, uid: str, raw: Manifest | None) -> None:
+        before = self._items.pop(uid, None)
+        item: Item | None = None
+        if raw is not None:
             try:
-                view = self._views[uid] = self._parse(item)
+                item = self._items[uid] = self._parse(raw)
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
-                # One object that nobody understands must not hide all others.
-                logger.exception("object not understood", extra={"path": self._path, "uid": uid})
-        if before != view:
-            self._on_change(before, view)
+                # One object that cannot be parsed must not hide all others.
+                logger.exception(
+                    "object ignored: it cannot be parsed", extra={"path": self._path, "uid": uid}
+                )
+        if before != item:
+            self._on_change(before, item)

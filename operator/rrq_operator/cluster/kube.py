@@ -1,8 +1,8 @@
 """The only module that calls the Kubernetes API.
 
 The official client brings addresses, certificates and tokens; objects travel as plain dictionaries, because
-turning a thousand pods into model instances costs more than everything else the operator does. Whatever goes
-wrong becomes one of the errors below, so that callers need to know neither HTTP nor the client.
+turning a thousand pods into model instances costs more than everything else the operator does. Every failure
+becomes one of the errors below, so that callers need to know neither HTTP nor the client.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ import aiohttp
 from kubernetes.aio import client, config
 from yaml import YAMLError
 
-from rrq_operator.decide.manifests import MANAGER, Manifest
+from rrq_operator.decide.manifests import MANAGER, SCALE_MANAGER, Manifest
+from rrq_operator.decide.status import Fault
 
 logger = logging.getLogger(__name__)
 
-#: Longer than any healthy call takes, shorter than a person's patience with a tick.
+#: Longer than any healthy call takes, and short enough for a round to wait for it.
 CALL_TIMEOUT_SECONDS = 5.0
-#: The server ends a watch after this time, and it is opened anew: where nothing changes, not even bookmarks come.
+#: The server ends a watch after this time, and the informer opens a new one: where nothing changes, not even bookmarks come.
 WATCH_SECONDS = 90
-#: A watch that is silent for longer is dead, though nobody has closed it.
+#: A watch that is silent for longer is dead, although its connection is open.
 _WATCH_SILENCE_SECONDS = 100.0
 #: Few, so that one object that cannot be read takes few others with it.
 _READABLE_PAGE = 50
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-SCALE_MANAGER = f"{MANAGER}-scale"
 
 
 class KubeError(Exception):
@@ -50,15 +50,15 @@ class KubeMissing(KubeError):
 
 
 class KubeConflict(KubeError):
-    """409: somebody else was faster, or the object exists already."""
+    """409: another client was faster, or the object exists already."""
 
 
 class KubeRefused(KubeError):
-    """The API server understood and said no: invalid, forbidden, over quota. Asking again does not help."""
+    """The API server refused the call: invalid, forbidden, over quota. A retry does not help."""
 
 
 class KubeUnavailable(KubeError):
-    """No answer, or one that says: not now. Asking again later helps."""
+    """No answer, or a temporary refusal. A retry helps."""
 
 
 class KubeExpired(KubeError):
@@ -66,30 +66,38 @@ class KubeExpired(KubeError):
 
 
 class KubeUnreadable(KubeError):
-    """An answer that nests deeper than can be parsed: somebody has stored such an object."""
+    """An answer that nests deeper than can be parsed, because such an object is stored."""
+
+
+def describe_fault(error: KubeError) -> Fault:
+    """Return a refusal of the API server as it goes into a condition."""
+    if isinstance(error, KubeUnavailable):
+        return Fault("APIUnavailable", f"the Kubernetes API did not answer, the operator retries: {error}")
+    reason = error.reason if error.reason.isalnum() and not error.reason.isdigit() else "Refused"
+    return Fault(reason, str(error))
 
 
 class Kube:
     """A connection to one cluster; an async context manager."""
 
     def __init__(self, configuration: client.Configuration) -> None:
-        # Whether and when to ask again is for the caller to know.
+        # The caller decides about retries.
         configuration.retries = None
         self.client = client.ApiClient(configuration)
         #: Calls made so far, for metrics and benchmarks.
         self.calls = 0
-        #: When the API server did last what it was asked for, by the monotonic clock.
+        #: When a call last succeeded, by the monotonic clock.
         self.answered_at = monotonic()
-        #: Asked right before every write: a leader that was deposed while it waited must not write any more.
+        #: Called right before every write: a leader that lost the Lease while it waited must not write any more.
         self.may_write: Callable[[], bool] = lambda: True
-        #: Where a person means who names no namespace; by the kubeconfig.
+        #: The namespace of the kubeconfig, for commands that name none.
         self.namespace = "default"
-        #: Who that person is by the kubeconfig; '' where nobody says.
+        #: The user of the kubeconfig; '' where it names none.
         self.user = ""
 
     @classmethod
     async def connect(cls) -> Self:
-        """Return a connection by the pod's own account, else by the kubeconfig of the person at the keyboard."""
+        """Return a connection with the service account of the pod, else with the kubeconfig of the user."""
         configuration = type.__call__(client.Configuration)
         try:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # the client has no types here
@@ -104,13 +112,13 @@ class Kube:
 
     @classmethod
     async def connect_as_user(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Return a connection by the rights of the person at the keyboard, also inside a pod.
+        """Return a connection with the rights of the kubeconfig of the user, also inside a pod.
 
         The file is ``kubeconfig``, else KUBECONFIG, else ~/.kube/config; it is never written.
         """
         configuration = type.__call__(client.Configuration)
         files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        # Looked for here, because the client logs a warning of its own and then finds a key missing.
+        # Checked here, because the client logs a warning of its own and then fails with a missing key.
         if not _has_file(files):
             raise KubeUnavailable(
                 f"No cluster to talk to: there is no kubeconfig {files}. Name one by --kubeconfig or KUBECONFIG."
@@ -120,7 +128,7 @@ class Kube:
                 files, context, client_configuration=configuration, persist_config=False
             )
         except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, YAMLError) as error:
-            # The client takes a well-formed file for granted and stumbles over any other.
+            # The client expects a well-formed file and raises anything for another.
             raise KubeUnavailable(
                 f"No cluster to talk to: kubeconfig {files} is of no use: {error}"
             ) from error
@@ -136,8 +144,6 @@ class Kube:
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()  # type: ignore[no-untyped-call]  # the client has no types here
 
-    # Reading
-
     async def read(self, path: str) -> Manifest:
         return await self._call("GET", path)
 
@@ -152,7 +158,7 @@ class Kube:
             query["continue"] = page_after
         page = await self._call("GET", path, query=query)
         if not (isinstance(page, dict) and isinstance(page.get("metadata"), dict)):
-            # A proxy before an API server that is away says what it likes.
+            # A proxy answers with anything while the API server behind it is away.
             raise KubeUnavailable(f"GET {path} was answered with something that is no list.", "NoList")
         return page
 
@@ -168,7 +174,7 @@ class Kube:
                 return items, str(page["metadata"].get("resourceVersion") or "")
 
     async def list_readable(self, path: str) -> list[Manifest]:
-        """Return all objects that can be parsed: what one person has stored must not hide what others have."""
+        """Return all objects that can be parsed: one that cannot must not hide the others."""
         items: list[Manifest] = []
         page_after = ""
         one_by_one = 0
@@ -221,10 +227,8 @@ class Kube:
         finally:
             response.close()
 
-    # Writing
-
     async def apply(self, path: str, manifest: Manifest, *, manager: str = MANAGER) -> Manifest:
-        """Make the fields of the manifest ours and let the rest be (server-side apply)."""
+        """Apply a manifest server-side: its fields become ours, all others stay."""
         return await self._call(
             "PATCH",
             path,
@@ -256,8 +260,6 @@ class Kube:
         written = await self.apply(f"{deployment_path}/scale", scale, manager=SCALE_MANAGER)
         return int(written["metadata"]["resourceVersion"])
 
-    # The wire
-
     async def _call(
         self,
         method: str,
@@ -269,7 +271,7 @@ class Kube:
         accept: str = "application/json",
     ) -> Manifest:
         try:
-            # Around the whole call: a server that stops in the middle of an answer is no answer either.
+            # Around the whole call: a server may stop in the middle of an answer.
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
                 response = await self._send(
                     method, path, body=body, query=query, content_type=content_type, accept=accept
@@ -297,7 +299,9 @@ class Kube:
         timeout: Any = CALL_TIMEOUT_SECONDS,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self.may_write():
-            raise KubeUnavailable(f"{method} {path} was not sent: this operator does not lead.", "NotLeader")
+            raise KubeUnavailable(
+                f"{method} {path} was not sent: this operator is not the leader.", "NotLeader"
+            )
         self.calls += 1
         try:
             # Inside, because it reads the token of the pod's account, which is a file.
@@ -311,7 +315,7 @@ class Kube:
             )
             answer = await self.client.call_api(*request[:4], _request_timeout=timeout)
             response: aiohttp.ClientResponse = answer.response
-            # A refusal may be cut like any other answer, by a server that goes away while it says no.
+            # A refusal may be cut like any other answer.
             refusal = await response.read() if response.status >= 400 else b""
         except (aiohttp.ClientError, OSError) as error:
             raise KubeUnavailable(f"The API server cannot be reached: {error!r}.", "Unreachable") from error
@@ -337,7 +341,7 @@ async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[Manife
                 raise _build_error(int(status.get("code") or 500), json.dumps(status).encode())
             yield event
     except RecursionError:
-        # As good as expired: going on from the version before would only meet the same object again.
+        # Treated as expired: continuing from the version before would meet the same object again.
         raise KubeExpired("The watch brought an object that nests too deep.", "TooDeep") from None
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise KubeUnavailable(f"The watch was cut: {error!r}.", "Unreachable") from error

@@ -14,17 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from rrq.runtime.masking import mask_url
-from rrq_operator.api.redis_urls import find_url_fault
+from rrq_operator.api.redis_urls import RedisIdentity, find_url_fault
 from rrq_operator.api.spec import Pool
 from rrq_operator.cluster.kube import Kube, KubeError, KubeMissing, KubeUnavailable, secrets_path
 from rrq_operator.decide.manifests import Manifest
 
 _REFRESH_SECONDS = 10.0
-#: A Secret that is missing or of no use is usually being made or corrected right now.
+#: A Secret that is missing or cannot be used is usually being created or corrected right now.
 _REFRESH_DOUBTFUL_SECONDS = 2.0
 _REFRESHES_PER_ROUND = 5
-#: On top of those, so that many Secrets that are well do not hold up the one that is being corrected.
+#: On top of those, so that many healthy Secrets do not hold up the one that is being corrected.
 _DOUBTFUL_PER_ROUND = 20
 #: Of those, so that one tenant with many does not hold up the others.
 _DOUBTFUL_PER_NAMESPACE = 2
@@ -34,24 +33,13 @@ SecretName = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class RedisIdentity:
-    """One Redis as one tenant sees it. Its text shows no password."""
-
-    url: str
-    key_prefix: str
-
-    def __repr__(self) -> str:
-        return f"RedisIdentity({mask_url(self.url)!r}, {self.key_prefix!r})"
-
-
-@dataclass(frozen=True)
 class RedisSourceTrouble:
     """Why a pool has no Redis."""
 
     reason: str
     message: str
     is_unread: bool = False
-    """Nothing is wrong: the Secret has simply not had its turn yet."""
+    """Nothing is wrong: the Secret has not been read yet."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +78,32 @@ class _Secret:
         return self.read_at + (_REFRESH_DOUBTFUL_SECONDS if self.is_doubtful else _REFRESH_SECONDS)
 
 
+@dataclass(frozen=True)
+class _Value:
+    """One value of a Secret, as it was read first."""
+
+    encoded: str
+    url: str
+    fault: str | None
+    digest: str
+
+
 class RedisSources:
     """The Secrets that pools name, as last read."""
 
     def __init__(self, kube: Kube, round_seconds: float | None = None) -> None:
         self._kube = kube
-        #: How long a round may take; None for as long as it needs. What is left has its turn in the next.
+        #: How long a round may take; None for as long as it needs. The next round reads what is left.
         self._round_seconds = round_seconds
         self._secrets: dict[SecretName, _Secret] = {}
-        # By name and key the value in use, and the uid of the Secret that had it first.
-        self._origins: dict[tuple[SecretName, str], tuple[str, str]] = {}
+        self._values: dict[tuple[SecretName, str], _Value] = {}
 
     async def refresh(self, pools: Iterable[Pool]) -> None:
-        """Read Secrets that are in doubt or new, then a few of those read longest ago; forget unused ones."""
+        """Read Secrets that are in doubt or new, then a few of those that were read longest ago; forget unused ones."""
         named = {name for pool in pools if (name := _secret_name(pool)) is not None}
         for name in set(self._secrets) - named:
             del self._secrets[name]
-        self._origins = {place: origin for place, origin in self._origins.items() if place[0] in named}
+        self._values = {place: value for place, value in self._values.items() if place[0] in named}
         wanted = self._choose(named)
         ends_at = None if self._round_seconds is None else monotonic() + self._round_seconds
         for first in range(0, len(wanted), _READS_AT_ONCE):
@@ -116,7 +113,7 @@ class RedisSources:
                 return
             answers = await asyncio.gather(*(self._read(name, left_seconds) for name in batch))
             self._secrets |= zip(batch, answers, strict=True)
-            # An API server that is away is asked for a few only, or a round would take minutes.
+            # While the API server is away, only a few are tried, or a round would take minutes.
             if all(answer.is_unanswered for answer in answers):
                 return
 
@@ -158,21 +155,19 @@ class RedisSources:
                 "SecretKeyMissing",
                 f"{where} has no key {reference.key!r}. Add it, or name another in urlFrom.",
             )
-        url = _decode(secret.data[reference.key])
-        fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
-        if url is None or fault is not None:
+        place, encoded = (name, reference.key), secret.data[reference.key]
+        value = self._values.get(place)
+        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
+        if value is None or value.encoded != encoded:
+            value = self._values[place] = _read_value(encoded, secret.uid)
+        if value.fault is not None:
             return RedisSourceTrouble(
                 "InvalidURL",
                 f"Key {reference.key!r} of {where} holds no URL that the operator accepts, such as "
-                f"redis://user:password@host:6379/0: {fault}.",
+                f"redis://user:password@host:6379/0: {value.fault}.",
             )
-        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
-        place, origin = (name, reference.key), (secret.data[reference.key], secret.uid)
-        known = self._origins.get(place)
-        if known is None or known[0] != origin[0]:
-            known = self._origins[place] = origin
-        version = SecretVersion(_digest(*known), secret.resource_version)
-        return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)
+        version = SecretVersion(value.digest, secret.resource_version)
+        return ResolvedRedis(RedisIdentity(value.url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:
         namespace, secret_name = name
@@ -185,7 +180,7 @@ class RedisSources:
             )
         except KubeError as error:
             known = self._secrets.get(name)
-            # What was readable a moment ago is still the best that is known.
+            # What was read before is still the best that is known.
             if known is not None and known.trouble is None:
                 return replace(known, read_at=monotonic(), is_unanswered=True)
             trouble = RedisSourceTrouble(
@@ -217,12 +212,6 @@ def _take_turns(names: Iterable[SecretName]) -> list[tuple[int, SecretName]]:
     return sorted(placed, key=lambda entry: entry[0])
 
 
-def describe_source(pool: Pool) -> str:
-    """Return where a person finds the URL of a pool."""
-    name = _secret_name(pool)
-    return "spec.redis.url" if name is None else f"Secret {name[0]}/{name[1]}"
-
-
 def _secret_name(pool: Pool) -> SecretName | None:
     redis = pool.spec.redis
     if redis is None or redis.url_from is None:
@@ -230,11 +219,17 @@ def _secret_name(pool: Pool) -> SecretName | None:
     return pool.namespace, redis.url_from.secret_key_ref.name
 
 
+def _read_value(encoded: str, secret_uid: str) -> _Value:
+    url = _decode(encoded)
+    fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
+    return _Value(encoded, url or "", fault, _digest(encoded, secret_uid))
+
+
 def _digest(value: str, secret_uid: str) -> str:
     """Return a digest of a value that may be shown to those who may not read its Secret.
 
-    The uid of the Secret is the key. It is random, and the API server gives it only to those who may read the Secret, so
-    nobody else can try passwords against the digest.
+    The uid of the Secret is the key. It is random, and the API server shows it only to clients that may read the Secret, so
+    no other client can try passwords against the digest.
     """
     return hmac.new(secret_uid.encode(), value.encode(), "sha256").hexdigest()[:32]
 

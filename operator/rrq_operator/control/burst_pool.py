@@ -4,33 +4,27 @@ import logging
 from collections.abc import Iterable
 from time import monotonic, time
 
-from rrq.flow import PoolReport
+from rrq_operator.api.pool_status import RunsStatus
 from rrq_operator.api.spec import Pool
+from rrq_operator.cluster.cluster_cache import PoolRecord, parse_status
 from rrq_operator.cluster.kube import (
     KubeConflict,
     KubeError,
     KubeMissing,
     KubeRefused,
+    describe_fault,
     jobs_path,
     pods_path,
     pools_path,
 )
 from rrq_operator.cluster.redis_sources import SecretVersion
-from rrq_operator.control.children import describe_fault
-from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
-from rrq_operator.decide.bursts import RunDecision, RunMemory, decide_run, measure_work
+from rrq_operator.control.pool_group import Round
+from rrq_operator.control.reporting import ReportingPool
+from rrq_operator.control.services import Services
+from rrq_operator.decide.bursts import BurstInput, RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.decide.manifests import build_job, build_selector, job_name
-from rrq_operator.decide.objects import (
-    JobView,
-    PodView,
-    PoolKey,
-    owner_uid_of,
-    parse_job,
-    parse_pod,
-    parse_time,
-)
-from rrq_operator.decide.status import Fault, Picture, build_job_status
+from rrq_operator.decide.objects import JobObject, PodObject, owner_uid_of, parse_job, parse_pod
+from rrq_operator.decide.status import Fault, build_burst_status
 
 logger = logging.getLogger(__name__)
 
@@ -42,99 +36,73 @@ _LOOK_AGAIN_SECONDS = 1.0
 _MOST_TAKEN_NAMES = 50
 
 
-class BurstPool:
+class BurstPool(ReportingPool):
     """Decides each round without waiting; acts when there is something to do."""
 
-    wants_another_look = False
-    #: Nobody waits for a pod before its work is due: a run finds what is due when it starts.
+    #: No pod is needed before its work is due: a run finds what is due when it starts.
     horizon_seconds = 0.0
 
-    def __init__(self, key: PoolKey, shell: Shell) -> None:
-        self._key = key
-        self._shell = shell
-        self._reporter = Reporter(key, shell)
+    def __init__(self, record: PoolRecord, services: Services) -> None:
+        super().__init__(record, services)
+        self._created_at = record.created_at
         self._started = 0
         self._last_schedule_at: float | None = None
         self._decision: RunDecision | None = None
         self._fault: Fault | None = None
         self._retry_at = 0.0
         self._may_start = False
-        self._told_failed: set[str] | None = None
+        self._reported_failed: set[str] | None = None
 
-    def decide(self, this_round: Round, pool: Pool) -> bool:
+    def decide(self, this_round: Round) -> bool:
         """Take one decision; returns whether there is anything to do about it."""
+        pool = this_round.pool
         jobs = self._own_jobs(pool)
-        pods = list(self._shell.world.pods.get(self._key, {}).values())
-        memory = self._remember(this_round, jobs)
-        is_on_hold = this_round.is_on_hold(pool)
-        if self._told_failed is None:
-            self._told_failed = _find_told(this_round, jobs)
-        decision = self._decision = decide_run(
-            pool.spec.runs,
+        pods = list(self._services.cluster_cache.pods.get(self._key, {}).values())
+        memory = self._remember(jobs)
+        if self._reported_failed is None:
+            self._reported_failed = _find_reported(self._runs_status, jobs)
+        given = BurstInput(
             jobs,
-            measure_work(this_round.seen, this_round.queue_names, is_on_hold=is_on_hold),
-            memory,
-            this_round.record.created_at,
+            measure_work(this_round.seen, self.queue_names, is_paused=this_round.is_paused),
+            self._created_at,
             time(),
             is_pod_left=any(map(_is_run_under_way, pods)),
         )
+        decision = self._decision = decide_run(pool.spec.runs, given, memory)
         if decision.start is None:
             # Only what was asked for can have been refused.
             self._fault = None
             self._last_schedule_at = decision.schedule_at or self._last_schedule_at
-        picture = Picture(
-            pool=pool,
-            queues=None if this_round.seen is None else this_round.seen.queues,
-            queue_fault=this_round.queue_fault,
-            child_fault=self._fault,
-            scale_fault=None,
-            pods=pods,
-            now=time(),
-            is_on_hold=is_on_hold,
-        )
-        status, conditions = build_job_status(
-            picture, decision, jobs, memory.runs, self._last_schedule_at or memory.last_schedule_at
-        )
-        self._reporter.note(this_round, status, conditions)
-        self._say_failures(jobs)
+        snapshot = self._take_snapshot(this_round, pods, self._fault)
+        last_schedule_at = self._last_schedule_at or memory.last_schedule_at
+        status = build_burst_status(snapshot, decision, jobs, memory.runs, last_schedule_at)
+        self._note_status(this_round, status)
+        self._report_failures(jobs)
         may_write = monotonic() >= self._retry_at
-        # A run that was started a moment ago may not be in the watch yet; then `_retry_at` is not over either.
-        self._may_start = decision.start is not None and this_round.secret_version is not None and may_write
+        # A run that was just started may not be in the watch yet; then `_retry_at` is not over either.
+        self._may_start = decision.start is not None and self.secret_version is not None and may_write
         return self._may_start or (may_write and bool(decision.expire))
 
-    async def act(self, this_round: Round, pool: Pool) -> None:
-        """Start a run if one is to be started, let old ones go."""
-        decision = self._decision
+    async def act(self, this_round: Round) -> None:
+        """Start a run if one is to be started, let old ones expire."""
+        pool, decision = this_round.pool, self._decision
         assert decision is not None, "decide comes first"
         try:
             if self._may_start:
-                version = this_round.secret_version or SecretVersion()
+                version = self.secret_version or SecretVersion()
                 await self._start(pool, decision, version.digest)
             await self._expire(pool, decision)
         except KubeConflict:
             # Another operator has started this run, or the watch is behind: the next round sees it.
             self._retry_at = monotonic() + _LOOK_AGAIN_SECONDS
         except KubeError as error:
-            self._shell.metrics.api_errors.labels(error.reason or "Other").inc()
+            self._services.metrics.api_errors.labels(error.reason or "Other").inc()
             self._retry_at = monotonic() + _RETRY_SECONDS
             self._fault = describe_fault(error)
             logger.warning(
-                "run not started, or old ones not let go",
+                "cannot start a run or expire old ones",
                 extra={"namespace": pool.namespace, "resource": pool.name, "error": str(error)},
             )
-
-    @property
-    def has_news(self) -> bool:
-        """Whether the pool has something to tell."""
-        return self._reporter.has_news
-
-    @property
-    def card(self) -> PoolReport | None:
-        """What dashboards are told of the pool."""
-        return self._reporter.card
-
-    async def report(self) -> None:
-        await self._reporter.write()
 
     async def _start(self, pool: Pool, decision: RunDecision, secret_digest: str) -> None:
         assert decision.start is not None
@@ -145,11 +113,11 @@ class BurstPool:
         self._last_schedule_at = decision.schedule_at or self._last_schedule_at
         self._fault = None
         self._retry_at = monotonic() + _WATCH_LAG_SECONDS
-        self._shell.metrics.decisions.labels(*self._key, decision.reason).inc()
+        self._services.metrics.decisions.labels(*self._key, decision.reason).inc()
         words = decision.words
         if self._started != decision.start:
             words += ", under the next number whose name is free"
-        self._reporter.say("RunStarted", f"{job_name(pool, self._started)}: {words}")
+        self.reporter.say("RunStarted", f"{job_name(pool, self._started)}: {words}")
 
     async def _create(self, pool: Pool, run: int, secret_digest: str) -> int:
         """Create the Job of a run; returns its number, which is higher where names are taken by Jobs of others.
@@ -159,7 +127,7 @@ class BurstPool:
         path = jobs_path(pool.namespace)
         for number in range(run, run + _MOST_TAKEN_NAMES):
             try:
-                await self._shell.kube.create(path, build_job(pool, number, secret_digest))
+                await self._services.kube.create(path, build_job(pool, number, secret_digest))
             except KubeConflict as conflict:
                 if not await self._is_of_another(f"{path}/{job_name(pool, number)}", pool):
                     raise
@@ -174,20 +142,20 @@ class BurstPool:
 
     async def _is_of_another(self, job_path: str, pool: Pool) -> bool:
         try:
-            return owner_uid_of(await self._shell.kube.read(job_path)) != pool.uid
+            return owner_uid_of(await self._services.kube.read(job_path)) != pool.uid
         except KubeMissing:
             return False  # gone meanwhile, or it was not the name that was refused
 
     async def _is_still_wanted(self, pool: Pool, run: int) -> bool:
         """Ask the API server itself: the watch may not show yet what another operator or a person has done."""
-        kube = self._shell.kube
+        kube = self._services.kube
         try:
             raw = await kube.read(f"{pools_path(pool.namespace)}/{pool.name}")
         except KubeMissing:
             return False
-        metadata, told = raw["metadata"], (raw.get("status") or {}).get("job") or {}
+        metadata, runs = raw["metadata"], parse_status(raw).job or RunsStatus()
         is_same = (metadata["uid"], metadata["generation"]) == (pool.uid, pool.generation)
-        if not is_same or "deletionTimestamp" in metadata or int(told.get("runs", 0)) >= run:
+        if not is_same or "deletionTimestamp" in metadata or (runs.runs or 0) >= run:
             return False
         listed, _ = await kube.list_all(jobs_path(pool.namespace), selector=build_selector(pool))
         jobs = [parse_job(job) for job in listed if owner_uid_of(job) == pool.uid]
@@ -201,50 +169,48 @@ class BurstPool:
         change = {"spec": {"ttlSecondsAfterFinished": pool.spec.runs.ttl_seconds_after_finished}}
         for name in decision.expire:
             try:
-                await self._shell.kube.merge(f"{jobs_path(pool.namespace)}/{name}", change)
+                await self._services.kube.merge(f"{jobs_path(pool.namespace)}/{name}", change)
             except KubeMissing:
-                continue  # somebody has tidied up already
+                continue  # deleted already
 
-    def _say_failures(self, jobs: Iterable[JobView]) -> None:
+    def _report_failures(self, jobs: Iterable[JobObject]) -> None:
         failed = {job.name: job for job in jobs if job.is_finished and not job.has_succeeded}
-        for name in failed.keys() - (self._told_failed or set()):
+        for name in failed.keys() - (self._reported_failed or set()):
             # In the words of the condition, which makes the same event unless another run failed right before.
             words = f"run {failed[name].run} failed: {failed[name].message}"
-            self._reporter.say("RunFailed", words, is_warning=True)
-        self._told_failed = set(failed)
+            self.reporter.say("RunFailed", words, is_warning=True)
+        self._reported_failed = set(failed)
 
-    def _own_jobs(self, pool: Pool) -> list[JobView]:
-        return [
-            job for job in self._shell.world.jobs.get(self._key, {}).values() if job.owner_uid == pool.uid
-        ]
+    def _own_jobs(self, pool: Pool) -> list[JobObject]:
+        known = self._services.cluster_cache.jobs.get(self._key, {}).values()
+        return [job for job in known if job.owner_uid == pool.uid]
 
-    def _remember(self, this_round: Round, jobs: list[JobView]) -> RunMemory:
+    @property
+    def _runs_status(self) -> RunsStatus:
+        record = self._services.cluster_cache.pools.get(self._key)
+        return RunsStatus() if record is None or record.status.job is None else record.status.job
+
+    def _remember(self, jobs: list[JobObject]) -> RunMemory:
         """Put together what is known of earlier runs: from the status, the Jobs and this process."""
-        told = _told_of_runs(this_round)
+        known = self._runs_status
         # A run that was started although its status could not be written any more has served its tick.
         moments = [job.created_at for job in jobs]
-        if "lastScheduleTime" in told:
-            moments.append(parse_time(told["lastScheduleTime"]))
+        if known.last_schedule_time is not None:
+            moments.append(known.last_schedule_time.timestamp())
         if self._last_schedule_at is not None:
             moments.append(self._last_schedule_at)
         return RunMemory(
-            runs=max(int(told.get("runs", 0)), self._started),
-            last_schedule_at=max(moments, default=None),
+            runs=max(known.runs or 0, self._started), last_schedule_at=max(moments, default=None)
         )
 
 
-def _told_of_runs(this_round: Round) -> dict[str, str]:
-    return this_round.record.status.get("job") or {}
-
-
-def _find_told(this_round: Round, jobs: list[JobView]) -> set[str]:
-    """Return the runs whose end was told of before this process: each failure makes one event."""
-    told = _told_of_runs(this_round)
-    if "lastFinishTime" not in told:
+def _find_reported(known: RunsStatus, jobs: list[JobObject]) -> set[str]:
+    """Return the runs whose end an earlier process has reported: each failure makes one event."""
+    if known.last_finish_time is None:
         return set()
-    until = parse_time(told["lastFinishTime"])
+    until = known.last_finish_time.timestamp()
     return {job.name for job in jobs if job.finished_at is not None and job.finished_at <= until}
 
 
-def _is_run_under_way(pod: PodView) -> bool:
+def _is_run_under_way(pod: PodObject) -> bool:
     return pod.owner_kind == "Job" and not pod.has_ended

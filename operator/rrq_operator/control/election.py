@@ -1,7 +1,7 @@
 """Leadership of the operator: of all replicas that call `lead`, at most one works at any moment.
 
-The rules are in decide/election_rules.py; this module looks, decides and acts. Whoever writes asks `is_held()` right before
-each write: a process that was stopped and goes on learns from its clock, before anything else, that its time is over.
+The rules are in decide/election_rules.py; this module reads, decides and acts. Every write calls `is_held()` right before: a
+process that was suspended and continues learns from its clock, before anything else, that its term is over.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rrq_operator.decide.election_rules import (
     Acquire,
     Create,
     LeaseRecord,
+    LeaseStore,
+    LeaseTaken,
+    LeaseUnreachable,
     Look,
     Lost,
     Memory,
     Renew,
     Timing,
     Wait,
+    WorkDoesNotStop,
     build_held,
     build_released,
     build_vacant,
@@ -40,47 +44,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A stop finds a renewal of ours on the way at most once, so the second attempt knows the latest version.
+#: At a stop at most one renewal is on its way, so the second attempt knows the latest version.
 RELEASE_ATTEMPTS = 3
-#: In how many parts work that was cancelled is waited for, each of which lets all that is due have its turn.
+#: In how many parts the end of cancelled work is awaited. Between two of them everything that is due runs.
 _LOOKS_AT_ENDING_WORK = 10
-# Goes on while the machine sleeps, which Linux's monotonic clock does not.
+# Continues while the machine sleeps, which Linux's monotonic clock does not.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class ElectionError(Exception):
-    """Something about the Lease went wrong."""
-
-
-class LeaseTaken(ElectionError):
-    """A write did not happen: the Lease is no longer as it was when the write was decided."""
-
-
-class LeaseUnreachable(ElectionError):
-    """Whether a read or write happened is unknown."""
-
-
-class WorkDoesNotStop(ElectionError):
-    """The work of a leader goes on after its leadership; only the end of the process stops it."""
-
-
-class LeaseStore(Protocol):
-    """One Lease. Each call fails with `LeaseUnreachable`, and a write with `LeaseTaken`."""
-
-    async def read(self) -> LeaseRecord | None: ...
-
-    async def create(self, record: LeaseRecord) -> LeaseRecord:
-        """Write it if there is none, and return what is there now."""
-        ...
-
-    async def replace(self, record: LeaseRecord) -> LeaseRecord:
-        """Write it if `record.version` is the latest, and return what is there now."""
-        ...
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The clocks and the dice, so that tests can bring their own."""
+    """Clocks and randomness, which tests replace."""
 
     read_clock_seconds: Callable[[], float] = lambda: time.clock_gettime(_CLOCK)
     read_wall_time: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -89,14 +63,14 @@ class Surroundings:
 
 
 class Leadership:
-    """One term of leadership; a later term is another object, so that work left over from this one stays out."""
+    """One term of leadership. A later term is another object, so that work left over from this one cannot write."""
 
     def __init__(self, read_clock_seconds: Callable[[], float], held_until_seconds: float) -> None:
         self._read_clock_seconds = read_clock_seconds
         self._held_until_seconds = held_until_seconds
 
     def is_held(self) -> bool:
-        """Whether a write may be sent now. Nobody else starts before it had 1.5 s (by default) to arrive."""
+        """Whether a write may be sent now. The next leader starts at least 1.5 s later (by default), so it has time to arrive."""
         return self._read_clock_seconds() < self._held_until_seconds
 
     def extend(self, held_until_seconds: float) -> None:
@@ -107,7 +81,7 @@ class Leadership:
 
 
 def make_identity(pod_name: str) -> str:
-    """Return a name that no other process has, not even this container after a restart."""
+    """Return a name that no other process has, and not this container after a restart either."""
     return f"{pod_name}_{secrets.token_hex(4)}"
 
 
@@ -120,12 +94,12 @@ async def lead(
     on_change: Callable[[bool], None] = lambda is_leading: None,
     surroundings: Surroundings = Surroundings(),  # noqa: B008  frozen too
 ) -> None:
-    """Take part in the election for ever, and run ``work`` whenever and as long as we lead.
+    """Take part in the election for ever, and run ``work`` while this process leads.
 
-    Lost leadership cancels the work and goes on as a candidate; work that does not end within
-    `Timing.work_stop_seconds` raises `WorkDoesNotStop`, upon which the process has to exit. Work that fails or
-    returns by itself releases the lease, and `lead` fails or returns with it. Cancelling `lead` stops the work,
-    releases the lease and returns. ``on_change`` is told True before the work starts and False after it ended.
+    When the leadership is lost, `lead` cancels the work and continues as a candidate; if the work does not end within
+    `Timing.work_stop_seconds`, it raises `WorkDoesNotStop`, and the process has to exit. When the work fails or
+    returns by itself, `lead` releases the Lease and fails or returns with it. Cancelling `lead` stops the work,
+    releases the Lease and returns. ``on_change`` is called with True before the work starts and False after it ended.
     """
     campaign = _Campaign(lease, identity, timing, surroundings)
     is_over = False
@@ -133,7 +107,7 @@ async def lead(
         try:
             leadership = await campaign.win()
         except asyncio.CancelledError:
-            await campaign.release()  # an acquisition may have been on its way
+            await campaign.release()  # a write of our name may have been on its way
             return
         is_over = await _serve(campaign, leadership, work, on_change)
 
@@ -144,7 +118,7 @@ async def _serve(
     work: Callable[[Leadership], Awaitable[None]],
     on_change: Callable[[bool], None],
 ) -> bool:
-    """Run the work for one term; return whether it is over for good, rather than lost."""
+    """Run the work for one term; returns whether `lead` is over, rather than the leadership lost."""
     on_change(True)
     working = asyncio.ensure_future(work(leadership))
     keeping = asyncio.ensure_future(campaign.keep())
@@ -155,12 +129,12 @@ async def _serve(
         is_stopped = True
     is_cut_short = working.cancel()
     try:
-        # A stop leaves the leadership as it is until then: the work may still write to end well.
+        # The leadership lasts until the work has ended: it may still write.
         try:
             await _wait_for_end(working, campaign.timing)
         except asyncio.CancelledError:
             if is_stopped:
-                raise  # the second time, without patience; the lease stays ours, for the work may go on
+                raise  # a second stop: the Lease stays ours, for the work may still run
             is_stopped = True
             await _wait_for_end(working, campaign.timing)
     finally:
@@ -175,13 +149,13 @@ async def _serve(
         if not is_cut_short:
             await working
         return True
-    await keeping  # lost; or it failed, which must not pass unseen
+    await keeping  # lost; or it failed, which has to be seen
     return False
 
 
 async def _wait_for_end(working: asyncio.Future[None], timing: Timing) -> None:
-    # In parts: a process that got no processor for a second would take its own standstill for work that goes on,
-    # and end in the middle of an outage that it is to outlive. To end takes such a process longer than the work does.
+    # In parts: a process that got no processor for a second would mistake its own standstill for work that does not end,
+    # and exit in the middle of an outage that it should survive.
     for _ in range(_LOOKS_AT_ENDING_WORK):
         await asyncio.wait({working}, timeout=timing.work_stop_seconds / _LOOKS_AT_ENDING_WORK)
         if working.done():
@@ -193,7 +167,7 @@ async def _wait_for_end(working: asyncio.Future[None], timing: Timing) -> None:
 
 
 class _Campaign:
-    """One candidate: carries out what the rules decide, and remembers what came of it."""
+    """One candidate: does what the rules decide, and remembers the outcome."""
 
     def __init__(self, lease: LeaseStore, identity: str, timing: Timing, surroundings: Surroundings) -> None:
         self.timing = timing
@@ -208,7 +182,7 @@ class _Campaign:
         """Return when this candidate has become the leader."""
         while True:
             await self._take_turn()
-            # An answer that was read too late, after a pause of this process, won nothing.
+            # An answer that was read too late, after this process was suspended, won nothing.
             if self._leadership is not None and self._leadership.is_held():
                 logger.info("became the leader", extra={"identity": self._memory.identity})
                 return self._leadership
@@ -219,7 +193,7 @@ class _Campaign:
             await self._take_turn()
 
     async def release(self) -> None:
-        """Leave the lease to whoever comes first, if it is ours and can be reached."""
+        """Release the Lease for the next candidate, if it is ours and can be reached."""
         self._forget_leadership()
         for _ in range(RELEASE_ATTEMPTS):
             try:
@@ -233,7 +207,7 @@ class _Campaign:
                 continue
             except LeaseUnreachable as error:
                 logger.warning(
-                    "lease not released, the next leader waits until it runs out",
+                    "lease not released, the next leader waits until it expires",
                     extra={"identity": self._memory.identity, "error": str(error)},
                 )
                 return
@@ -245,7 +219,7 @@ class _Campaign:
         self._pause_seconds = await self._step()
 
     async def _step(self) -> float:
-        """Do the next thing, and return after how many seconds another is due."""
+        """Take the next step; returns after how many seconds another is due."""
         decision = decide(self._memory, self._now(), self.timing)
         try:
             match decision:
@@ -269,7 +243,7 @@ class _Campaign:
                     return 0.0
         except LeaseTaken:
             self._memory = replace(self._memory, is_current=False)
-            # A leader has to know at once by whom; a candidate that lost a race has time.
+            # A leader has to know the new holder at once; a candidate that lost a race has time.
             return 0.0 if self._leadership is not None else self._jitter(self.timing.retry_seconds)
         except LeaseUnreachable as error:
             self._memory = replace(self._memory, is_current=False)
@@ -278,7 +252,7 @@ class _Campaign:
 
     async def _write(self, seen: LeaseRecord) -> float:
         record = build_held(seen, self._memory.identity, self._surroundings.read_wall_time(), self.timing)
-        # Before the call: from the moment of its answer we would count too late, by as long as that took.
+        # Before the call: counted from its answer, the time would end too late by the length of the call.
         sent_at_seconds = self._now()
         self._note(await self._call(self._lease.replace(record)))
         held_until_seconds = sent_at_seconds + self.timing.renew_deadline_seconds
@@ -294,7 +268,7 @@ class _Campaign:
         self._memory = replace(self._memory, sighting=sighting, is_current=True)
 
     async def _call(self, answer: Awaitable[T]) -> T:
-        # Not beyond the end of our time, so that the work is stopped in time whatever the API server does.
+        # Not beyond the end of our term, so that the work stops in time whatever the API server does.
         try:
             async with asyncio.timeout(self._limit(self.timing.call_timeout_seconds)):
                 return await answer
@@ -313,7 +287,7 @@ class _Campaign:
         self._memory = replace(self._memory, held_until_seconds=None, is_current=False)
 
     def _tell_trouble(self, trouble: str) -> None:
-        """Log each kind of trouble when it begins, not twice a second as long as it lasts."""
+        """Log trouble when it begins, not twice a second while it lasts."""
         if trouble and trouble != self._last_trouble:
             logger.warning("lease not reached", extra={"identity": self._memory.identity, "error": trouble})
         self._last_trouble = trouble
@@ -322,5 +296,5 @@ class _Campaign:
         return self._surroundings.read_clock_seconds()
 
     def _jitter(self, seconds: float) -> float:
-        """Shorter by up to half: replicas that started together drift apart, and none is later than asked."""
+        """Return up to half less: replicas that started together drift apart, and none is later than asked."""
         return seconds * (1 - self._surroundings.roll() / 2)

@@ -3,19 +3,28 @@
 A figure that is not known is not exported: a gauge that fell to zero would look like an empty queue.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rrq.broker.messages import Observation
 from rrq.version import __version__
+from rrq_operator.api.pool_status import PoolStatus
 from rrq_operator.decide.objects import PoolKey
-from rrq_operator.decide.status import Condition
 
 _POOL = ("namespace", "pool")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class PoolReading(NamedTuple):
+    """How a pool stood in its last round."""
+
+    status: PoolStatus
+    seen: Observation | None
+    """None when its queues could not be read."""
 
 
 class Metrics:
@@ -23,30 +32,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        #: Calls to every Redis so far, also to those that are not used any more.
-        self.redis_calls = 0
-        #: Types and reasons of the conditions that are exported now, by pool.
-        self._exported: dict[PoolKey, set[tuple[str, str]]] = {}
-        self._gauges = {
-            "due": self._gauge("due_jobs", "Jobs that are due and wait."),
-            "held": self._gauge(
-                "held_jobs", "Of those due, jobs that a pause or a limit keeps from starting."
-            ),
-            "orphaned": self._gauge("orphaned_jobs", "Jobs of workers whose lease has ended."),
-            "scheduled": self._gauge("scheduled_jobs", "Jobs that become due later."),
-            "oldest": self._gauge(
-                "oldest_due_age_seconds", "How long the oldest due job that may start has been due."
-            ),
-            "busy": self._gauge("busy_jobs", "Jobs that run in the pods of the pool."),
-            "desired": self._gauge("desired_replicas", "Replicas that the pool should have."),
-            "ready": self._gauge("ready_replicas", "Replicas that are ready."),
-        }
-        self._conditions = Gauge(
-            "rrq_operator_condition",
-            "Conditions of a pool, by type and reason: 1 true, 0 false.",
-            (*_POOL, "type", "reason"),
-            registry=self.registry,
-        )
+        #: The pools to export. They are read when Prometheus asks, in another thread.
+        self.readings: dict[PoolKey, PoolReading] = {}
+        self.registry.register(_PoolFigures(self.readings))
         self.decisions = Counter(
             "rrq_operator_decisions_total",
             "Sizes that were asked for, by reason.",
@@ -79,13 +67,16 @@ class Metrics:
         )
         self.returned_jobs = Counter(
             "rrq_operator_returned_jobs_total",
-            "Jobs of dead workers given back, by cause: container (it was reported dead) or lease (it has ended).",
+            "Jobs of dead workers requeued, by cause: container (it was reported dead) or lease (it has ended).",
             ("cause",),
             registry=self.registry,
         )
         # From zero on: no increase is seen in a series that begins with its first event.
         for cause in ("container", "lease"):
             self.returned_jobs.labels(cause)
+        self.redis_calls = Counter(
+            "rrq_operator_redis_calls_total", "Calls to any Redis.", registry=self.registry
+        )
         self.is_leader = Gauge("rrq_operator_is_leader", "1 while this replica acts.", registry=self.registry)
         self.pools = Gauge("rrq_operator_pools", "Pools that are looked after.", registry=self.registry)
         build = Gauge(
@@ -96,62 +87,95 @@ class Metrics:
         )
         build.labels(__version__).set(1)
 
-    def count_calls(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
-        """Export how often the operator has called others: it should not depend on the number of idle pools."""
-        self.registry.register(_Calls(read_api_calls, read_redis_calls))
-
-    def set_pool(self, key: PoolKey, figures: dict[str, float | None]) -> None:
-        """Export the figures of a pool; those that are None are taken away."""
-        for name, gauge in self._gauges.items():
-            value = figures.get(name)
-            if value is None:
-                self._drop(gauge, key)
-            else:
-                gauge.labels(*key).set(value)
-
-    def set_conditions(self, key: PoolKey, conditions: Sequence[Condition]) -> None:
-        """Export the conditions of a pool as they are now, and none of those before; one unknown is left out."""
-        known = [condition for condition in conditions if condition.status is not None]
-        reasons = {(condition.type, condition.reason) for condition in known}
-        for kind, reason in self._exported.pop(key, set()) - reasons:
-            self._conditions.remove(*key, kind, reason)
-        for condition in known:
-            self._conditions.labels(*key, condition.type, condition.reason).set(bool(condition.status))
-        self._exported[key] = reasons
+    def count_api_calls(self, read_calls: Callable[[], int]) -> None:
+        """Export how often the operator has called the API server: it should not depend on the number of idle pools."""
+        self.registry.register(_ApiCalls(read_calls))
 
     def drop_pool(self, key: PoolKey) -> None:
         """Export nothing of a pool any more."""
-        for gauge in self._gauges.values():
-            self._drop(gauge, key)
-        of_pool = dict(zip(_POOL, key, strict=True))
-        self.decisions.remove_by_labels(of_pool)
-        self._conditions.remove_by_labels(of_pool)
-        self._exported.pop(key, None)
+        self.readings.pop(key, None)
+        self.decisions.remove_by_labels(dict(zip(_POOL, key, strict=True)))
 
     def drop_pools(self) -> None:
         """Export nothing of any pool any more: another operator does from now on."""
-        for series in (*self._gauges.values(), self.decisions, self._conditions):
-            series.clear()
-        self._exported.clear()
+        self.readings.clear()
+        self.decisions.clear()
         self.pools.set(0)
 
     def expose(self) -> bytes:
         return generate_latest(self.registry)
 
-    def _gauge(self, name: str, words: str) -> Gauge:
-        return Gauge(f"rrq_operator_{name}", words, _POOL, registry=self.registry)
 
-    @staticmethod
-    def _drop(gauge: Gauge, key: PoolKey) -> None:
-        # Absent where it was not known before either.
-        with contextlib.suppress(KeyError):
-            gauge.remove(*key)
-
-
-class _Calls(Collector):
-    def __init__(self, read_api_calls: Callable[[], int], read_redis_calls: Callable[[], int]) -> None:
-        self._read = {"api": ("the Kubernetes API", read_api_calls), "redis": ("any Redis", read_redis_calls)}
+class _PoolFigures(Collector):
+    def __init__(self, readings: dict[PoolKey, PoolReading]) -> None:
+        self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
-        for name, (called, read) in self._read.items():
-            yield CounterMetricFamily(f"rrq_operator_{name}_calls", f"Calls to {called}.", value=read())
+        readings = list(self._readings.items())  # the loop goes on changing them meanwhile
+        for name, words, read in _FIGURES:
+            family = GaugeMetricFamily(f"rrq_operator_{name}", words, labels=_POOL)
+            for key, reading in readings:
+                if (value := read(reading)) is not None:
+                    family.add_metric(key, value)
+            yield family
+        conditions = GaugeMetricFamily(
+            "rrq_operator_condition",
+            "Conditions of a pool, by type and reason: 1 true, 0 false.",
+            labels=(*_POOL, "type", "reason"),
+        )
+        for key, reading in readings:
+            for entry in reading.status.conditions or ():
+                if entry.status != "Unknown":
+                    conditions.add_metric((*key, entry.type, entry.reason), float(entry.status == "True"))
+        yield conditions
+
+
+class _ApiCalls(Collector):
+    def __init__(self, read_calls: Callable[[], int]) -> None:
+        self._read_calls = read_calls
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "rrq_operator_api_calls", "Calls to the Kubernetes API.", value=self._read_calls()
+        )
+
+
+def _read_scheduled(reading: PoolReading) -> float | None:
+    status = reading.status
+    return None if status.later is None else status.later + (status.due_soon or 0)
+
+
+def _read_oldest_age(reading: PoolReading) -> float | None:
+    """Return how long the oldest due job waits that may start. Blocked jobs say nothing about whether the pool keeps up."""
+    status, seen = reading
+    if seen is None or not seen.queues:
+        return None
+    is_blocked = bool(status.due) and status.blocked == status.due
+    return max(
+        0.0 if is_blocked or queue.blocked >= queue.due else queue.oldest_due_age_seconds or 0.0
+        for queue in seen.queues.values()
+    )
+
+
+_FIGURES: tuple[tuple[str, str, Callable[[PoolReading], float | None]], ...] = (
+    ("due_jobs", "Jobs that are due and wait.", lambda reading: reading.status.due),
+    (
+        "blocked_jobs",
+        "Of those due, jobs that a pause or a limit keeps from starting.",
+        lambda reading: reading.status.blocked,
+    ),
+    ("orphaned_jobs", "Jobs of workers whose lease has ended.", lambda reading: reading.status.orphaned),
+    ("scheduled_jobs", "Jobs that become due later.", _read_scheduled),
+    (
+        "oldest_due_age_seconds",
+        "How long the oldest due job that may start has been due.",
+        _read_oldest_age,
+    ),
+    ("busy_jobs", "Jobs that run in the pods of the pool.", lambda reading: reading.status.busy),
+    (
+        "desired_replicas",
+        "Replicas that the pool should have.",
+        lambda reading: reading.status.desired_replicas,
+    ),
+    ("ready_replicas", "Replicas that are ready.", lambda reading: reading.status.ready_replicas),
+)

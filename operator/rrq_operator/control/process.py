@@ -1,4 +1,4 @@
-"""The operator as a process: caches that are always warm, one leader that acts, and a port that tells of it."""
+"""The operator as a process: a cluster cache that is always warm, one leader that acts, a port for probes and metrics."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,8 @@ from time import monotonic
 from typing import Any
 
 from rrq.pod.http import Answer, Page, PodServer
-from rrq_operator.cluster.cluster_cache import World
+from rrq_operator.cluster.cluster_cache import ClusterCache
 from rrq_operator.cluster.election_lease import KubeLeaseStore
-from rrq_operator.cluster.events import Events
 from rrq_operator.cluster.handlers import PoolWatch
 from rrq_operator.cluster.informer import Informer
 from rrq_operator.cluster.kube import (
@@ -25,17 +24,17 @@ from rrq_operator.cluster.kube import (
     pods_path,
 )
 from rrq_operator.control.election import Leadership, lead, make_identity
-from rrq_operator.control.leader import Leader, list_pools, read_record
+from rrq_operator.control.leader import Leader, list_pools
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.control.services import Shell
+from rrq_operator.control.services import Services
 from rrq_operator.decide.manifests import MANAGED_SELECTOR
 from rrq_operator.decide.objects import parse_budget, parse_deployment, parse_job, parse_pod
 
 logger = logging.getLogger(__name__)
 
-#: A loop that has not come round for this long does not come round any more.
+#: A loop without a round for this long is stuck.
 _STALLED_SECONDS = 60.0
-#: Watches hear something every minute, and are opened anew when they do not.
+#: Watches receive something every minute, and are opened anew when they do not.
 _DEAF_SECONDS = 600.0
 
 
@@ -57,9 +56,9 @@ class OperatorProcess:
         self._options = options
         self._kube = kube
         self._lease_kube = lease_kube
-        self.world = World()
+        self.cluster_cache = ClusterCache()
         self.metrics = Metrics()
-        self.metrics.count_calls(lambda: self.api_calls, lambda: self.metrics.redis_calls)
+        self.metrics.count_api_calls(lambda: self.api_calls)
         self._leader: Leader | None = None
         self._loop_turned_at = monotonic()
         self._watch: PoolWatch | None = None
@@ -69,18 +68,22 @@ class OperatorProcess:
                 kube,
                 deployments_path(path),
                 parse_deployment,
-                self.world.set_deployment,
+                self.cluster_cache.set_deployment,
                 selector=MANAGED_SELECTOR,
             ),
             Informer(
-                kube, budgets_path(path), parse_budget, self.world.set_budget, selector=MANAGED_SELECTOR
+                kube,
+                budgets_path(path),
+                parse_budget,
+                self.cluster_cache.set_budget,
+                selector=MANAGED_SELECTOR,
             ),
-            Informer(kube, pods_path(path), parse_pod, self.world.set_pod, selector=MANAGED_SELECTOR),
-            Informer(kube, jobs_path(path), parse_job, self.world.set_job, selector=MANAGED_SELECTOR),
+            Informer(kube, pods_path(path), parse_pod, self.cluster_cache.set_pod, selector=MANAGED_SELECTOR),
+            Informer(kube, jobs_path(path), parse_job, self.cluster_cache.set_job, selector=MANAGED_SELECTOR),
         ]
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; raises when the operator cannot go on."""
+        """Serve until SIGTERM or SIGINT; raises when the operator cannot continue."""
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
@@ -100,13 +103,13 @@ class OperatorProcess:
         """Wait until the cluster is known, then lead, or stand by until it is our turn."""
         try:
             await self._wait_for_pools()
-            watch = PoolWatch(self._on_pool, self._options.namespace, self._on_lost)
-            # Started before it can be seen: one that does not run yet would look to /livez like one that has ended.
+            watch = PoolWatch(self.cluster_cache.take_event, self._options.namespace, self._on_lost)
+            # Started before /livez can see it: a watch that does not run yet would look like one that has ended.
             watch.start()
             self._watch = watch
             for informer in self._informers:
                 await informer.synced.wait()
-            logger.info("operator knows the cluster", extra={"pools": len(self.world.pools)})
+            logger.info("operator knows the cluster", extra={"pools": len(self.cluster_cache.pools)})
             if not self._options.elects:
                 await self._lead(None)
                 return
@@ -121,10 +124,10 @@ class OperatorProcess:
     async def _lead(self, leadership: Leadership | None) -> None:
         if leadership is not None:
             self._kube.may_write = leadership.is_held
-        # A standby whose watches lag or are dead must not act on what was true some time ago.
+        # The watches of a standby may lag or be dead: a new leader must not act on old objects.
         await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
-        shell = Shell(self._kube, self.world, Events(self._kube), self.metrics)
-        self._leader = Leader(shell, self._options.namespace)
+        services = Services(self._kube, self.cluster_cache, self.metrics)
+        self._leader = Leader(services, self._options.namespace)
         self.metrics.is_leader.set(1)
         logger.info("operator leads")
         try:
@@ -132,44 +135,35 @@ class OperatorProcess:
         finally:
             self._leader = None
             self.metrics.is_leader.set(0)
-            logger.info("operator leads no more")
+            logger.info("operator no longer leads")
 
     async def _wait_for_pools(self) -> None:
         """List the pools once; waits for a CustomResourceDefinition or an API server that is not there yet."""
-        told = ""
+        last_trouble = ""
         while True:
             try:
-                await list_pools(self._kube, self.world, self._options.namespace)
+                await list_pools(self._kube, self.cluster_cache, self._options.namespace)
                 return
             except KubeMissing:
                 trouble = "The cluster does not know RRQWorkerPool. Apply crds/rrqworkerpools.rrq.dev.yaml."
             except KubeError as error:
                 trouble = str(error)
-            if trouble != told:
+            if trouble != last_trouble:
                 logger.warning("pools not listed", extra={"error": trouble})
-                told = trouble
+                last_trouble = trouble
             await asyncio.sleep(1.0)
-
-    def _on_pool(self, kind: str | None, body: dict[str, Any]) -> None:
-        record = read_record(body)
-        if record is None:
-            return
-        if kind == "DELETED":
-            self.world.drop_pool(record.key, record.uid)
-        else:
-            self.world.set_pool(record)
 
     def _on_lost(self) -> None:
         if self._leader is not None:
             self._leader.list_soon()
 
     async def _turn(self) -> None:
-        """Show the probes, which are answered by another thread, that this loop turns."""
+        """Note that this loop runs, for the probes, which another thread answers."""
         while True:
             self._loop_turned_at = monotonic()
             await asyncio.sleep(1.0)
 
-    # What the port says
+    # Probes
 
     @property
     def is_synced(self) -> bool:
@@ -180,17 +174,17 @@ class OperatorProcess:
         return self._kube.calls
 
     def find_stall(self) -> str:
-        """Return which loop does not come round any more, or nothing."""
+        """Return which loop is stuck, or nothing."""
         now, leader = monotonic(), self._leader
         if now - self._loop_turned_at > _STALLED_SECONDS:
             return "the event loop stalls"
         if leader is not None and now - leader.ticked_at > _STALLED_SECONDS:
-            return "a round does not end"
+            return "a round of the leader does not end"
         if self._watch is not None and not self._watch.is_alive:
             return "the watch of the pools has ended"
-        # By the last answer and not by the clock: an API server that is away is no fault of ours.
+        # By the last answer and not by the clock: an API server that is away is no reason for a restart.
         if any(self._kube.answered_at - informer.heard_at > _DEAF_SECONDS for informer in self._informers):
-            return "a watch hears nothing although the API server answers"
+            return "a watch receives nothing although the API server answers"
         return ""
 
     def _serve(self) -> Any:
@@ -214,7 +208,7 @@ def _answer(trouble: str) -> Answer:
 
 
 async def run_operator(options: Options) -> None:
-    """Connect to the cluster and serve until told to stop."""
+    """Connect to the cluster and serve until SIGTERM or SIGINT."""
     # The Lease has a connection of its own: its renewal must not wait behind other calls, nor be forbidden.
     async with await Kube.connect() as kube, await Kube.connect() as lease_kube:
         await OperatorProcess(options, kube, lease_kube).run()

@@ -1,46 +1,29 @@
-"""What every part of the operator that acts is handed: the cluster, what is known of it, and where to report."""
+"""What every part of the operator that acts is given: the cluster, what is known of it, and where to report."""
 
+import asyncio
 from dataclasses import dataclass, field
 
-from rrq.broker.messages import Observation
-from rrq_operator.api.spec import Pool
-from rrq_operator.cluster.cluster_cache import PoolRecord, World
-from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.cluster_cache import ClusterCache
 from rrq_operator.cluster.kube import Kube
-from rrq_operator.cluster.redis_sources import SecretVersion
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.decide.status import Fault
-from rrq_operator.decide.status_pacing import FIGURE_WRITES_PER_SECOND, TURN_WRITES_PER_SECOND, Slots
-from rrq_operator.redis.queues import RedisQueues
+from rrq_operator.decide.status_pacing import FIGURE_WRITES_PER_SECOND, RESTLESS_WRITES_PER_SECOND, Slots
+
+#: Fewer than the connections to the API server, where an action would wait until its time is up.
+_ACTIONS_AT_ONCE = 50
+#: Far fewer: a pool that grows must not wait behind the news of fifty others.
+_REPORTS_AT_ONCE = 5
 
 
 @dataclass(frozen=True)
-class Shell:
+class Services:
+    """One set for each term of a leader."""
+
     kube: Kube
-    world: World
-    events: Events
+    cluster_cache: ClusterCache
     metrics: Metrics
+    actions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ACTIONS_AT_ONCE))
+    reports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE))
     figure_slots: Slots = field(default_factory=lambda: Slots(FIGURE_WRITES_PER_SECOND))
-    turn_slots: Slots = field(default_factory=lambda: Slots(TURN_WRITES_PER_SECOND))
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one round of one pool starts from."""
-
-    record: PoolRecord
-    queue_names: tuple[str, ...] = ()
-    """The short names of its queues."""
-    seen: Observation | None = None
-    """Its queues and the workers of its pods; None when Redis could not be read."""
-    queue_fault: Fault | None = None
-    queues: RedisQueues | None = None
-    """None while it is not known which Redis the pool uses."""
-    secret_version: SecretVersion | None = None
-    """None while it is not known."""
-    heard_at: float | None = None
-    """When the news came that led to this round, by the monotonic clock."""
-
-    def is_on_hold(self, pool: Pool) -> bool:
-        """Whether the pool is paused in Redis, as far as is known."""
-        return self.seen is not None and pool.pause_target in self.seen.paused
+    restless_slots: Slots = field(default_factory=lambda: Slots(RESTLESS_WRITES_PER_SECOND))
+    told_events: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """When which event was written last, and how often, by its digest."""

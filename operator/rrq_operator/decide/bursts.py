@@ -1,4 +1,4 @@
-"""When a burst pool starts a run, and which finished runs are let go. Pure.
+"""When a burst pool starts a run, and which finished runs expire. Pure.
 
 One run at a time: a run is started only when none is unfinished, under a name with the next number, so that a
 second operator that decides the same is refused by the API server.
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from rrq.broker.messages import Observation
 from rrq.cron import CronSchedule
 from rrq.runtime.time_zones import parse_time_zone
-from rrq_operator.api.spec import JobRuns
+from rrq_operator.api.schedules import JobRuns
 from rrq_operator.decide.sizing import count_waiting
 
 _FIRST_RETRY_SECONDS = 10.0
@@ -42,21 +42,21 @@ class BurstWork:
     """What a run would find to do."""
 
     due: int | None
-    """Those that may start now; None when the queues could not be read."""
-    held: int = 0
-    """Those that are due and may not start: no run is started for them."""
-    is_on_hold: bool = False
+    """Jobs that may start now; None when the queues could not be read."""
+    blocked: int = 0
+    """Jobs that are due and may not start: no run is started for them."""
+    is_paused: bool = False
     """Whether the pool is paused in Redis."""
     orphaned: int = 0
     """In hand of workers whose lease has ended: a run waits until they are due again, and does them."""
 
 
-def measure_work(seen: Observation | None, queues: Sequence[str], *, is_on_hold: bool) -> BurstWork:
+def measure_work(seen: Observation | None, queues: Sequence[str], *, is_paused: bool) -> BurstWork:
     """Add up the queues of a pool."""
     if seen is None or any(name not in seen.queues for name in queues):
-        return BurstWork(None, is_on_hold=is_on_hold)
-    waiting = count_waiting(seen, queues, is_on_hold=is_on_hold)
-    return BurstWork(waiting.may_start, waiting.held, is_on_hold, waiting.orphaned)
+        return BurstWork(None, is_paused=is_paused)
+    waiting = count_waiting(seen, queues, is_paused=is_paused)
+    return BurstWork(waiting.may_start, waiting.blocked, is_paused, waiting.orphaned)
 
 
 @dataclass(frozen=True)
@@ -84,61 +84,74 @@ class RunDecision:
     next_schedule_at: float | None = None
 
 
-def decide_run(
-    spec: JobRuns,
-    runs: Sequence[Run],
-    work: BurstWork,
-    memory: RunMemory,
-    created_at: float,
-    now: float,
-    *,
-    is_pod_left: bool = False,
-) -> RunDecision:
-    """Return whether to start a run now.
+@dataclass(frozen=True)
+class BurstInput:
+    """What is known about a burst pool at one moment."""
 
-    ``is_pod_left``: a pod runs although no run does, for instance because its Job was deleted by hand.
-    """
-    expire = _find_expired(spec, runs)
-    tick_at, next_at = _find_ticks(spec, memory, created_at, now)
-    number = max([memory.runs, *(run.run for run in runs)]) + 1
-    running = next((run for run in runs if not run.is_finished), None)
-    if running is not None and work.is_on_hold:
-        # It does not end: with its jobs still due, the next run would be started as soon as it had.
-        words = f"on hold: run {running.run} is under way and starts nothing until the pool is resumed"
-        return RunDecision(None, "OnHold", words, expire, tick_at, next_at)
-    if running is not None:
-        return RunDecision(None, "Running", f"run {running.run} is under way", expire, tick_at, next_at)
-    if spec.start == "Once" and number > 1:
-        return RunDecision(None, "Finished", "the one run has been made", expire)
-    if is_pod_left:
-        words = "a pod of an earlier run has not ended yet"
-        return RunDecision(None, "Stopping", words, expire, None, next_at)
-    if spec.paused:
-        # What a person has stopped is not made up for when they let it go on.
-        return RunDecision(None, "Paused", "paused: no further run is started", expire, tick_at, next_at)
-    if work.is_on_hold:
-        words = f"on hold: no run is started until the pool is resumed, {work.held} due wait"
-        return RunDecision(None, "OnHold", words, expire, tick_at, next_at)
+    runs: Sequence[Run]
+    work: BurstWork
+    created_at: float
+    """When the pool was made: ticks before that are none of its own."""
+    now: float
+    is_pod_left: bool = False
+    """Whether a pod runs although no run does, for instance because its Job was deleted by hand."""
+
+
+def decide_run(spec: JobRuns, given: BurstInput, memory: RunMemory) -> RunDecision:
+    """Return whether to start a run now."""
+    expire = _find_expired(spec, given.runs)
+    tick_at, next_at = _find_ticks(spec, memory, given.created_at, given.now)
+    number = max([memory.runs, *(run.run for run in given.runs)]) + 1
+    reason, words = _find_obstacle(spec, given, number)
+    if reason:
+        # A tick that falls on the end of a run waits for it. What a person has stopped is not made up for later.
+        served_at = None if reason == "Stopping" else tick_at
+        return RunDecision(None, reason, words, expire, served_at, next_at)
     if spec.start == "Once":
         return RunDecision(number, "Once", "the one run starts", expire)
     if spec.start == "OnSchedule":
         if tick_at is None:
             return RunDecision(None, "Waiting", _describe_next(next_at), expire, None, next_at)
         return RunDecision(number, "Scheduled", f"run {number} starts by schedule", expire, tick_at, next_at)
-    due = work.due
-    if due is None:
-        return RunDecision(
-            None, "QueueUnreadable", "the queues cannot be read, so nothing is started", expire
+    return _decide_by_work(given, number, expire)
+
+
+def _find_obstacle(spec: JobRuns, given: BurstInput, number: int) -> tuple[str, str]:
+    """Return reason and words of what keeps the next run from starting, whatever is due; empty when nothing does."""
+    running = next((run for run in given.runs if not run.is_finished), None)
+    if running is not None and given.work.is_paused:
+        # It does not end: with its jobs still due, the next run would be started as soon as it had.
+        return (
+            "Paused",
+            f"paused: run {running.run} is under way and starts nothing until the pool is resumed",
         )
-    has_work = due > 0 or work.orphaned > 0
-    if not has_work and work.held:
-        words = f"{work.held} due are held back by a pause or a limit, so nothing is started"
-        return RunDecision(None, "HeldBack", words, expire)
+    if running is not None:
+        return "Running", f"run {running.run} is under way"
+    if spec.start == "Once" and number > 1:
+        return "Finished", "the one run has been made"
+    if given.is_pod_left:
+        return "Stopping", "a pod of an earlier run has not ended yet"
+    if spec.paused:
+        return "Frozen", "frozen: no further run is started"
+    if given.work.is_paused:
+        return "Paused", f"paused: no run is started until the pool is resumed, {given.work.blocked} due wait"
+    return "", ""
+
+
+def _decide_by_work(given: BurstInput, number: int, expire: tuple[str, ...]) -> RunDecision:
+    work = given.work
+    if work.due is None:
+        words = "the queues cannot be read, so nothing is started"
+        return RunDecision(None, "QueueUnreadable", words, expire)
+    has_work = work.due > 0 or work.orphaned > 0
+    if not has_work and work.blocked:
+        words = f"{work.blocked} due are blocked by a pause or a limit, so nothing is started"
+        return RunDecision(None, "Blocked", words, expire)
     if not has_work:
         return RunDecision(None, "Idle", "nothing is due", expire)
-    found = f"{due} due and {work.orphaned} orphaned" if work.orphaned else f"{due} due"
-    retry_at = _find_retry(runs)
-    if retry_at > now:
+    found = f"{work.due} due and {work.orphaned} orphaned" if work.orphaned else f"{work.due} due"
+    retry_at = _find_retry(given.runs)
+    if retry_at > given.now:
         # A moment and not a wait: words that counted down would be written again and again.
         moment = f"{datetime.fromtimestamp(retry_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
         words = f"{found}; the last run failed, the next starts at {moment}"

@@ -1,6 +1,6 @@
-"""Which cron entries an operator looks after: those of the manifest, and those that workers have published. Pure.
+"""Which cron entries an operator fires: those of the manifest, and those that workers have published. Pure.
 
-Nobody but us fires the first; the second are fired by workers while there are any, and by us for a pool at zero.
+The operator alone fires the first. Workers fire the second while there are any, and the operator for a pool at zero.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +30,7 @@ def build_cron_jobs(spec: PoolSpec) -> list[CronJob]:
 def split_tables(
     tables: Iterable[CronTable], pools: Sequence[Collection[str]], served: Sequence[Collection[str]]
 ) -> tuple[list[CronJob], list[CronJob]]:
-    """Return the entries of workers that are away and of those that are there.
+    """Return the entries of applications without a living worker, and of those with one.
 
     ``pools``: the queues of each of our pools; tables of other applications are not ours to fire.
     ``served``: the queues of each living worker.

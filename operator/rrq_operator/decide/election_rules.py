@@ -1,22 +1,23 @@
 """Who may lead, decided from what one candidate saw and its own clock. Pure; control/election.py acts on it.
 
-No time of another machine is ever compared with ours. A candidate notes by its own clock when it first saw the
-Lease as it is now, and takes it over only when it stayed like that for the whole duration. The leader counts from
-the moment it *sent* the last renewal that was confirmed, and stops earlier than that duration. The Lease cannot
-have changed before that renewal was sent, so the leader has stopped before anybody else may start.
+Times of different machines are never compared. A candidate notes by its own clock when it first saw the Lease as it is
+now, and takes it over only when it stayed like that for the whole duration. The leader counts from the moment it *sent*
+the last renewal that was confirmed, and stops earlier than that duration. The Lease cannot have changed before that
+renewal was sent, so the leader has stopped before another candidate may start.
 
-A name enters the Lease only by replacing a version that was watched for that long. A missing Lease is therefore made
-with nobody's name in it: two looks that find none do not show that there was none, and no leader, in between.
+A candidate writes its name only over a version that it has watched for that long. It therefore creates a missing Lease
+without a holder: two reads that find none do not prove that there was no Lease, and no leader, in between.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
-#: Of a duration that somebody else wrote; a Lease with an hour in it must not stop the operator for an hour.
+#: Of a duration that another client wrote; a Lease with an hour in it must not stop the operator for an hour.
 LONGEST_HONOURED_SECONDS = 60
-#: What a leader writes beside its empty name when it leaves, as Kubernetes' own components do.
+#: The duration that a leader writes when it releases the Lease, as Kubernetes' own components do.
 RELEASED_DURATION_SECONDS = 1
 #: The field is an int32; a larger number would be refused for ever.
 MOST_TRANSITIONS = 2**31 - 1
@@ -68,6 +69,36 @@ class LeaseRecord:
     transitions: int = 0
 
 
+class ElectionError(Exception):
+    """Something about the Lease went wrong."""
+
+
+class LeaseTaken(ElectionError):
+    """A write did not happen: the Lease has changed since the write was decided."""
+
+
+class LeaseUnreachable(ElectionError):
+    """Whether a read or write happened is unknown."""
+
+
+class WorkDoesNotStop(ElectionError):
+    """The work of a leader runs on after its leadership; only the end of the process stops it."""
+
+
+class LeaseStore(Protocol):
+    """One Lease. Each call fails with `LeaseUnreachable`, and a write with `LeaseTaken`."""
+
+    async def read(self) -> LeaseRecord | None: ...
+
+    async def create(self, record: LeaseRecord) -> LeaseRecord:
+        """Write it if there is none, and return what is there now."""
+        ...
+
+    async def replace(self, record: LeaseRecord) -> LeaseRecord:
+        """Write it if `record.version` is the latest, and return what is there now."""
+        ...
+
+
 @dataclass(frozen=True)
 class Sighting:
     """The Lease as last seen, and since when it has been like that for us."""
@@ -85,7 +116,7 @@ class Memory:
     identity: str
     sighting: Sighting | None = None
     is_current: bool = False
-    """Whether nobody can have written since, as far as we know: true right after looking or writing."""
+    """Whether the Lease is still as in ``sighting``, as far as is known: true right after a read or write."""
     held_until_seconds: float | None = None
     """By our own clock; None for a candidate that does not lead."""
 
@@ -97,7 +128,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Create:
-    """Make the missing Lease, held by nobody."""
+    """Create the missing Lease, without a holder."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +147,7 @@ class Renew:
 
 @dataclass(frozen=True)
 class Wait:
-    """Somebody else may be leading for this long, if nothing changes."""
+    """Another candidate may be leading for this long, if nothing changes."""
 
     seconds: float
 
@@ -134,7 +165,7 @@ Decision = Look | Create | Acquire | Renew | Wait | Lost
 def observe(earlier: Sighting | None, record: LeaseRecord | None, now_seconds: float) -> Sighting:
     """Return what is known after an answer that came at ``now_seconds``.
 
-    The version tells a change, not the content: a leader whose wall clock stands still renews all the same.
+    A change shows in the version, not in the content: a leader whose wall clock stands still renews all the same.
     """
     if earlier is not None and _version_of(earlier.record) == _version_of(record):
         return Sighting(record, earlier.since_seconds)
@@ -152,17 +183,17 @@ def decide(memory: Memory, now_seconds: float, timing: Timing) -> Decision:
     if record is None:
         return Create()
     if record.holder == memory.identity:
-        # Ours, whatever became of the answer that should have told us: nobody can have taken it since.
+        # Ours, also when the answer to our write was lost: no other candidate can have taken it since.
         return Renew(record)
     if is_leading:
-        # Deleted and made again, or emptied by hand: while our time lasts, nobody else has been in it.
+        # Deleted and created again, or emptied by hand: while our term lasts, no other name has been in it.
         return Lost(f"the lease is held by {record.holder!r}") if record.holder else Acquire(record)
     remaining_seconds = memory.sighting.since_seconds + _honoured_seconds(record, timing) - now_seconds
     return Acquire(record) if remaining_seconds <= 0 else Wait(remaining_seconds)
 
 
 def build_vacant(timing: Timing) -> LeaseRecord:
-    """Return a Lease that nobody holds, and nobody may take before a leader we do not know of has stopped."""
+    """Return a Lease without a holder, which no candidate may take before an unknown leader has stopped."""
     return LeaseRecord(version="", duration_seconds=timing.lease_seconds)
 
 
@@ -181,7 +212,7 @@ def build_held(seen: LeaseRecord, identity: str, wall_time: datetime, timing: Ti
 
 
 def build_released(seen: LeaseRecord, wall_time: datetime) -> LeaseRecord:
-    """Return the Lease as its holder leaves it for whoever comes first."""
+    """Return the Lease as its holder releases it for the next candidate."""
     return LeaseRecord(
         version=seen.version,
         duration_seconds=RELEASED_DURATION_SECONDS,

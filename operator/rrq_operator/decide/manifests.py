@@ -1,19 +1,24 @@
 """The Kubernetes objects of a pool, as plain dictionaries. Pure.
 
 Everything the operator wants of a pod is written here once; ``spec.worker.podTemplate`` is merged over it, so that
-whatever Kubernetes can do stays within reach. Replicas are left out: they are written through ``/scale`` only.
+everything that Kubernetes can do stays possible. Replicas are left out: they are written through ``/scale`` only.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrq_operator.api.spec import API_VERSION, GROUP, KIND, Pool
+
+if TYPE_CHECKING:
+    from rrq_operator.decide.objects import DeploymentObject
 
 Manifest = dict[str, Any]
 
 MANAGER = "rrq-operator"
+#: Owns the replicas of Deployments.
+SCALE_MANAGER = f"{MANAGER}-scale"
 POOL_LABEL = f"{GROUP}/pool"
 RUN_LABEL = f"{GROUP}/run"
 MANAGED_BY = {"app.kubernetes.io/managed-by": MANAGER}
@@ -28,7 +33,7 @@ CONTAINER = "worker"
 HTTP_PORT = 8080
 #: A burst that was stopped before its queues were empty: neither done nor failed.
 STOPPED_EARLY_EXIT_CODE = 75
-#: The supervisor ends within two seconds of its grace period; the rest is for a slow machine.
+#: The supervisor exits within two seconds of its grace period; the rest is for a slow machine.
 _GRACE_BEYOND_DRAIN_SECONDS = 10
 #: Lists of Kubernetes whose entries have a name: merged entry by entry, where others are replaced.
 _NAMED_BY = {
@@ -38,8 +43,30 @@ _NAMED_BY = {
 }
 #: Lists whose entries are replaced whole: half a variable and half of another would be neither.
 _REPLACED_WHOLE = ("env", "volumes")
-#: A probe or hook has one of these; whoever sets one does not want the other.
+#: A probe or hook has one of these; the one of the user replaces ours.
 _ACTIONS = frozenset(("exec", "httpGet", "tcpSocket", "grpc", "sleep"))
+
+
+class SecretShown:
+    """What the pod template of a pool shows of its Secret: the digest of the value, so that a new value rolls the pods.
+
+    Earlier operators showed the resource version. If the Secret still has that version, the pods have its current value, and
+    what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells later operators
+    the same, also after the Secret has got another version.
+    """
+
+    def __init__(self) -> None:
+        #: A digest, and what an earlier operator showed instead of it.
+        self._inherited = ("", "")
+
+    def choose(self, digest: str, resource_version: str, live: "DeploymentObject | None") -> str:
+        """Return what to show of a value with this digest; ``live`` is the Deployment as it is."""
+        if live is not None and live.secret_shown and digest:
+            is_version = live.secret_shown == resource_version
+            if is_version or live.secret_digest == digest:
+                self._inherited = digest, live.secret_shown
+        inherited, shown = self._inherited
+        return shown if inherited == digest else digest
 
 
 def build_labels(pool: Pool) -> dict[str, str]:
@@ -89,7 +116,7 @@ def build_disruption_budget(pool: Pool) -> Manifest:
             "spec": {
                 "maxUnavailable": pool.spec.disruption.max_unavailable,
                 "selector": {"matchLabels": {POOL_LABEL: pool.name}},
-                # A pod that is not ready serves nobody; keeping it would only block a node drain.
+                # A pod that is not ready runs no job; keeping it would only block a node drain.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         }
@@ -115,7 +142,7 @@ def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                # Neither a node drain nor a burst that was told to stop is a fault of the jobs.
+                # Neither a node drain nor a burst that was stopped is a fault of the jobs.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {
                     "action": "Ignore",
@@ -246,7 +273,7 @@ def _put_own_first(users: Sequence[Any], own: Sequence[Manifest]) -> list[Any]:
 def _insist(template: Manifest, pool: Pool, labels: Mapping[str, str]) -> Manifest:
     """Return the template with what no ``podTemplate`` may change: how pods are found, and the pool's variables.
 
-    What has the wrong type is left for the API server, which refuses it with words about the place.
+    The API server refuses what has the wrong type, and says where it is.
     """
     metadata, spec = template.get("metadata"), template.get("spec")
     if isinstance(metadata, Mapping) and isinstance(known := metadata.get("labels", {}), Mapping):
@@ -341,3 +368,9 @@ def _sealed(manifest: Manifest) -> Manifest:
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}
     return manifest | {"metadata": metadata | {"annotations": annotations}}
+
+
+def digest_spec(spec: Mapping[str, Any]) -> str:
+    """Return a digest of a spec without what others may rightly change: the number of replicas."""
+    kept = {name: value for name, value in spec.items() if name != "replicas"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

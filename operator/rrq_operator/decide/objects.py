@@ -1,10 +1,8 @@
 """What the operator keeps of the objects in the cluster: small values instead of whole manifests. Pure.
 
-A thousand pools have many pods; of each only what a decision may ask for is kept.
+A thousand pools have many pods; of each only what a decision may ask for is kept. The cluster cache holds these values.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +16,12 @@ from rrq_operator.decide.manifests import (
     RUN_LABEL,
     SECRET_ANNOTATION,
     SECRET_DIGEST_ANNOTATION,
+    digest_spec,
 )
 
 Raw = Mapping[str, Any]
 PoolKey = tuple[str, str]
+"""Namespace and name of a pool."""
 
 #: Waiting for any of these does not end by itself soon; a person has to do something.
 _STUCK_REASONS = {
@@ -47,41 +47,44 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class PodView:
-    pool: PoolKey
-    name: str
+class PodObject:
+    """One pod of a pool. In local mode a replica is one, with little more than its name."""
+
     uid: str
+    name: str
     created_at: float
     ready_at: float | None
-    is_terminating: bool
-    has_ended: bool
-    """Succeeded or failed for good by its phase, which others than the kubelet set as well, for lost nodes."""
-    has_worker_ended: bool
-    """The kubelet says that the worker's container has ended and does not say that it runs again."""
-    is_cut_off: bool
-    """Its containers were fine when last heard of, but its node is no longer heard."""
-    was_disrupted: bool
-    """Preempted, deleted or evicted: none of its jobs has crashed."""
-    deletion_cost: int
-    trouble: str
-    """Why it cannot start, in the words of the kubelet; empty when nothing is wrong."""
-    trouble_reason: str
-    ending: Ending | None
-    owner_kind: str
+    """None while it is not ready."""
+    deletion_cost: int = 0
     has_started: bool = True
     """The worker's container runs or ever ran."""
+    pool: PoolKey = ("", "")
+    owner_kind: str = ""
+    is_terminating: bool = False
+    has_ended: bool = False
+    """Succeeded or failed for good by its phase, which others than the kubelet set as well, for lost nodes."""
+    has_worker_ended: bool = False
+    """The kubelet says that the worker's container has ended and does not say that it runs again."""
+    is_cut_off: bool = False
+    """Its containers were fine in the last report of its node, which reports no more."""
+    was_disrupted: bool = False
+    """Preempted, deleted or evicted: none of its jobs has crashed."""
     was_evicted: bool = False
     """By its kubelet, for memory or disk that perhaps the jobs in it have used up."""
+    trouble: str = ""
+    """Why it cannot start, in the words of the kubelet; empty when nothing is wrong."""
+    trouble_reason: str = ""
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True)
-class DeploymentView:
+class DeploymentObject:
     pool: PoolKey
     name: str
     uid: str
     owner_uid: str
     version: int
-    """Grows with every change, so that an older view can be told from a newer one."""
+    """Grows with every change, which tells an older state from a newer one."""
     requested: int
     present: int
     ready: int
@@ -89,7 +92,7 @@ class DeploymentView:
     digest: str
     """Of the manifest that was applied last, from its annotation."""
     live_digest: str
-    """Of the spec as it is now, without replicas: changes when somebody else changes the Deployment."""
+    """Of the spec as it is now, without replicas: changes when another client changes the Deployment."""
     failure: str
     scaled_by: str
     """Who wrote the number of replicas last."""
@@ -102,7 +105,7 @@ class DeploymentView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class JobObject:
     pool: PoolKey
     name: str
     uid: str
@@ -117,7 +120,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class BudgetView:
+class BudgetObject:
     pool: PoolKey
     name: str
     owner_uid: str
@@ -130,7 +133,7 @@ def pool_key_of(raw: Raw) -> PoolKey:
     return metadata["namespace"], (metadata.get("labels") or {}).get(POOL_LABEL, "")
 
 
-def parse_pod(raw: Raw) -> PodView:
+def parse_pod(raw: Raw) -> PodObject:
     metadata, status, spec = raw["metadata"], raw.get("status") or {}, raw.get("spec") or {}
     conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
     containers = status.get("containerStatuses") or ()
@@ -140,12 +143,16 @@ def parse_pod(raw: Raw) -> PodView:
         conditions, (*(status.get("initContainerStatuses") or ()), *containers)
     )
     owners = metadata.get("ownerReferences") or ()
-    return PodView(
-        pool=pool_key_of(raw),
-        name=metadata["name"],
+    return PodObject(
         uid=metadata["uid"],
+        name=metadata["name"],
         created_at=parse_time(metadata["creationTimestamp"]),
         ready_at=parse_time(conditions["Ready"]["lastTransitionTime"]) if is_ready else None,
+        deletion_cost=_parse_number(_annotations_of(raw).get(COST_ANNOTATION)),
+        # A pod stays Pending until all its containers have started, also when the worker was the first.
+        has_started=phase != "Pending" or _has_worker_started(containers),
+        pool=pool_key_of(raw),
+        owner_kind=owners[0]["kind"] if owners else "",
         is_terminating="deletionTimestamp" in metadata,
         has_ended=phase in ("Succeeded", "Failed"),
         has_worker_ended=any(
@@ -160,19 +167,15 @@ def parse_pod(raw: Raw) -> PodView:
         was_disrupted="deletionTimestamp" in metadata
         or conditions.get("DisruptionTarget", {}).get("status") == "True"
         or status.get("reason") in ("Evicted", "NodeLost", "Preempting"),
-        deletion_cost=_parse_cost(_annotations_of(raw).get(COST_ANNOTATION)),
+        # A node that drains or shuts down, and preemption, have other reasons.
+        was_evicted=status.get("reason") == "Evicted",
         trouble=trouble,
         trouble_reason=trouble_reason,
         ending=_find_ending(containers),
-        owner_kind=owners[0]["kind"] if owners else "",
-        # A pod stays Pending until all its containers have started, also when the worker was the first.
-        has_started=phase != "Pending" or _has_worker_started(containers),
-        # A node that drains or shuts down, and preemption, have other reasons.
-        was_evicted=status.get("reason") == "Evicted",
     )
 
 
-def parse_deployment(raw: Raw) -> DeploymentView:
+def parse_deployment(raw: Raw) -> DeploymentObject:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     requested = spec.get("replicas", 1)
     is_observed = status.get("observedGeneration", 0) >= metadata["generation"]
@@ -182,7 +185,7 @@ def parse_deployment(raw: Raw) -> DeploymentView:
         for entry in status.get("conditions") or ()
         if (entry["type"], entry["status"]) in (("ReplicaFailure", "True"), ("Progressing", "False"))
     ]
-    return DeploymentView(
+    return DeploymentObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         uid=metadata["uid"],
@@ -202,7 +205,7 @@ def parse_deployment(raw: Raw) -> DeploymentView:
     )
 
 
-def parse_job(raw: Raw) -> JobView:
+def parse_job(raw: Raw) -> JobObject:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     ended = {
         entry["type"]: entry
@@ -210,12 +213,12 @@ def parse_job(raw: Raw) -> JobView:
         if entry["status"] == "True" and entry["type"] in ("Complete", "Failed")
     }
     last = ended.get("Complete") or ended.get("Failed")
-    return JobView(
+    return JobObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=owner_uid_of(raw),
-        run=_parse_cost((metadata.get("labels") or {}).get(RUN_LABEL)),
+        run=_parse_number((metadata.get("labels") or {}).get(RUN_LABEL)),
         created_at=parse_time(metadata["creationTimestamp"]),
         is_finished=last is not None,
         has_succeeded="Complete" in ended,
@@ -225,9 +228,9 @@ def parse_job(raw: Raw) -> JobView:
     )
 
 
-def parse_budget(raw: Raw) -> BudgetView:
+def parse_budget(raw: Raw) -> BudgetObject:
     metadata = raw["metadata"]
-    return BudgetView(
+    return BudgetObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
         owner_uid=owner_uid_of(raw),
@@ -244,12 +247,6 @@ def owner_uid_of(raw: Raw) -> str:
     """Return the uid of the object that controls this one, or nothing."""
     owners = raw["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), "")
-
-
-def digest_spec(spec: Raw) -> str:
-    """Return a digest of a spec without what others may rightly change: the number of replicas."""
-    kept = {name: value for name, value in spec.items() if name != "replicas"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def parse_time(text: str) -> float:
@@ -311,7 +308,8 @@ def _find_scaler(managed_fields: Iterable[Raw]) -> str:
     )
 
 
-def _parse_cost(text: str | None) -> int:
+def _parse_number(text: str | None) -> int:
+    """Return a whole number that any client may have written; 0 for anything else."""
     try:
         return int(text or 0)
     except ValueError:

@@ -13,9 +13,9 @@ from rrq_operator.api.spec import PoolSpec
 
 #: What is left of older measurements of speed after a second in which jobs ended.
 _RATE_FADE = 0.9
-#: Nobody was looking for longer than this (another leader, a stalled loop): what was needed meanwhile is unknown.
+#: After a longer gap between two rounds (another leader, a stalled loop) it is unknown what was needed meanwhile.
 LONGEST_SILENCE_SECONDS = 10.0
-#: How long a pool above maxReplicas waits for Redis. With Redis its pods drain before they go; without, nobody can be
+#: How long a pool above maxReplicas waits for Redis. With Redis its pods drain before they go; without, no pod can be
 #: flagged. The workers themselves count Redis as lost after the same time.
 UNREADABLE_PATIENCE_SECONDS = 30.0
 
@@ -32,11 +32,11 @@ class Reason(StrEnum):
     IDLE = "Idle"
     COOLING_DOWN = "CoolingDown"
     SHRINKING = "Shrinking"
-    HELD_BACK = "HeldBack"
-    """Jobs are due, but a pause or a limit of their queue lets none of them start."""
-    ON_HOLD = "OnHold"
-    """Somebody paused the pool in Redis: its workers start nothing."""
+    BLOCKED = "Blocked"
+    """Jobs are due, but a pause or a limit lets none of them start."""
     PAUSED = "Paused"
+    """The pool is paused in Redis: its workers start nothing."""
+    FROZEN = "Frozen"
     """The spec says that the size is to stay; workers work on."""
     QUEUE_UNREADABLE = "QueueUnreadable"
 
@@ -53,7 +53,7 @@ class ScalingPolicy:
     headroom_replicas: int = 0
     window_seconds: int = 60
     step_replicas: int | None = None
-    paused: bool = False
+    is_frozen: bool = False
 
 
 def build_policy(spec: PoolSpec) -> ScalingPolicy:
@@ -69,7 +69,7 @@ def build_policy(spec: PoolSpec) -> ScalingPolicy:
         headroom_replicas=sizing.headroom_replicas,
         window_seconds=sizing.scale_down.window_seconds,
         step_replicas=sizing.scale_down.step_replicas,
-        paused=sizing.paused,
+        is_frozen=sizing.paused,
     )
 
 
@@ -90,9 +90,9 @@ class Workload:
     """Replicas whose workers were there all the time to finish them."""
     free_slots: int = 0
     """Jobs that workers could start at once."""
-    held: int = 0
-    """Jobs that are due beside those and may not start: they ask for nothing."""
-    is_on_hold: bool = False
+    blocked: int = 0
+    """Jobs that are due as well and may not start: they need no replica."""
+    is_paused: bool = False
     """Whether the pool is paused in Redis."""
     orphaned: int = 0
     """Jobs of workers whose lease has ended: they do not run until a sweep makes them due again."""
@@ -103,7 +103,7 @@ class Workload:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether work is left when every free slot is taken. One job just enqueued is no sign of it."""
+        """Whether work is left when every free slot is taken. One job that was just enqueued is no sign of it."""
         return self.due > self.free_slots
 
 
@@ -131,7 +131,7 @@ class ScalingMemory:
 
 @dataclass(frozen=True)
 class ScalingDecision:
-    """The size to ask for. Less than what is asked for now means: shrink, with care, down to it."""
+    """The size to ask for. Less than what is asked for now means: scale down to it, with care."""
 
     replicas: int
     reason: Reason
@@ -167,9 +167,9 @@ def decide_replicas(
         now_seconds,
         policy.window_seconds,
     )
-    if policy.paused:
-        words = f"{need.words}; scaling is paused, so the size stays at {requested}"
-        return replace(need, replicas=requested, reason=Reason.PAUSED, words=words), memory
+    if policy.is_frozen:
+        words = f"{need.words}; the size is frozen at {requested}"
+        return replace(need, replicas=requested, reason=Reason.FROZEN, words=words), memory
     if need.replicas >= requested:
         return need, memory
     return _decide_shrinking(policy, need, requested, memory, now_seconds)
@@ -180,22 +180,22 @@ def _decide_unread(
 ) -> tuple[ScalingDecision, ScalingMemory]:
     """Keep the size, but never below the smallest that the spec allows nor above maxReplicas.
 
-    A lowered maxReplicas holds without Redis as well: fewer connections may be just what that Redis needs to answer
+    A lowered maxReplicas applies without Redis as well: fewer connections may be just what that Redis needs to answer
     again. Kubernetes then chooses the pods, and each lets its jobs end within its grace period.
     """
     since = now_seconds if memory.unreadable_since is None else memory.unreadable_since
-    # The window starts anew afterwards: nobody knows what was needed meanwhile.
+    # The window starts anew afterwards: what was needed meanwhile is unknown.
     memory = _remember_need(memory, requested, now_seconds, policy.window_seconds)
     memory = replace(memory, was_saturated=False, unreadable_since=since)
     words = "the queues cannot be read"
     kept = ScalingDecision(
         requested, Reason.QUEUE_UNREADABLE, f"{words}, so the size stays at {requested}", requested
     )
-    # Nobody knows whether there is work; a pool above its idle size had some.
+    # Whether there is work is unknown; a pool above its idle size had some.
     was_idle = requested <= policy.idle_replicas
     highest = policy.max_replicas
     lowest = min(policy.idle_replicas if was_idle else policy.min_replicas, highest)
-    if policy.paused or lowest <= requested <= highest:
+    if policy.is_frozen or lowest <= requested <= highest:
         return kept, memory
     if requested < lowest:
         return replace(kept, replicas=lowest, words=f"{words}; at least {lowest} by the spec"), memory
@@ -213,7 +213,7 @@ def _decide_need(policy: ScalingPolicy, workload: Workload, rate: float | None) 
     by_depth = ceil(demand / policy.jobs_per_replica)
     by_latency = _replicas_for_latency(policy, workload, rate)
     wanted = max(by_depth, by_latency)
-    if demand > 0 and not workload.is_on_hold:
+    if demand > 0 and not workload.is_paused:
         wanted += policy.headroom_replicas
     lowest = policy.min_replicas if demand > 0 else policy.idle_replicas
     # maxReplicas wins over everything: it is what the budget or the database behind the jobs bears.
@@ -235,8 +235,8 @@ def _replicas_for_latency(policy: ScalingPolicy, workload: Workload, rate: float
 
 
 def _name_reason(workload: Workload, by_depth: int, by_latency: int) -> Reason:
-    if workload.is_on_hold:
-        return Reason.ON_HOLD
+    if workload.is_paused:
+        return Reason.PAUSED
     if workload.due and by_latency > by_depth:
         return Reason.LATENCY
     if workload.due:
@@ -247,16 +247,16 @@ def _name_reason(workload: Workload, by_depth: int, by_latency: int) -> Reason:
         return Reason.DUE_SOON
     if workload.busy:
         return Reason.RUNNING
-    return Reason.HELD_BACK if workload.held else Reason.IDLE
+    return Reason.BLOCKED if workload.blocked else Reason.IDLE
 
 
 def _describe_need(
     policy: ScalingPolicy, workload: Workload, by_depth: int, by_latency: int, wanted: int, replicas: int
 ) -> str:
-    if workload.is_on_hold:
-        words = f"on hold: {workload.busy} running, {workload.held} due wait until the pool is resumed"
-    elif not workload.demand and workload.held:
-        words = f"nothing is running; {workload.held} due are held back by a pause or a limit"
+    if workload.is_paused:
+        words = f"paused: {workload.busy} running, {workload.blocked} due wait until the pool is resumed"
+    elif not workload.demand and workload.blocked:
+        words = f"nothing is running; {workload.blocked} due are blocked by a pause or a limit"
     elif not workload.demand:
         words = "nothing is running or due"
     else:
@@ -266,11 +266,11 @@ def _describe_need(
             f"{workload.busy} running + {workload.due} due{orphaned}{soon}, {policy.jobs_per_replica} per replica: "
             f"{by_depth} needed"
         )
-        if workload.held:
-            words += f", {workload.held} more due are held back by a pause or a limit"
+        if workload.blocked:
+            words += f", {workload.blocked} more due are blocked by a pause or a limit"
     if by_latency > by_depth:
         words += f", {by_latency} to start the last within {policy.target_latency_seconds} s"
-    if workload.demand and policy.headroom_replicas and not workload.is_on_hold:
+    if workload.demand and policy.headroom_replicas and not workload.is_paused:
         words += f", {policy.headroom_replicas} spare"
     if wanted > replicas:
         return f"{words}; maxReplicas allows {replicas}"
@@ -282,7 +282,7 @@ def _describe_need(
 def _decide_shrinking(
     policy: ScalingPolicy, need: ScalingDecision, requested: int, memory: ScalingMemory, now_seconds: float
 ) -> tuple[ScalingDecision, ScalingMemory]:
-    # What is beyond the limit has no window: somebody lowered maxReplicas and means it.
+    # What is beyond the limit has no window: a person lowered maxReplicas and means it.
     target = min(max(size for _, size in memory.enough), policy.max_replicas)
     if target >= requested:
         # No countdown: words go into the status, which is written whenever they change.
@@ -307,8 +307,8 @@ def _decide_shrinking(
 
 
 def _while(need: ScalingDecision, reason: Reason) -> Reason:
-    """Return the reason of a pool that is becoming smaller; what keeps it from its work matters more to a reader."""
-    return need.reason if need.reason in (Reason.ON_HOLD, Reason.QUEUE_UNREADABLE) else reason
+    """Return the reason of a pool that is becoming smaller; what keeps it from working matters more to a reader."""
+    return need.reason if need.reason in (Reason.PAUSED, Reason.QUEUE_UNREADABLE) else reason
 
 
 def _remember_need(
@@ -338,7 +338,7 @@ def _remember_rate(memory: ScalingMemory, workload: Workload) -> ScalingMemory:
     Time in which nothing ended counts too, or pools with long jobs would look faster than they are; but it
     fades nothing, or they would forget their speed between two jobs.
     """
-    # At both ends: workers that waited for work meanwhile tell nothing about how fast they are.
+    # At both ends: workers that waited for work meanwhile do not show how fast they are.
     was_saturated = memory.was_saturated and workload.is_saturated
     memory = replace(memory, was_saturated=workload.is_saturated)
     if not was_saturated:

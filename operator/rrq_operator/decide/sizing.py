@@ -1,14 +1,16 @@
 """One step of sizing a pool: what was seen in Redis and of its pods, turned into what to do. Pure.
 
-Shared by the cluster and by local mode, which differ only in what a pod is. How many replicas is decided in
-``scaling.py``, which of them leave in ``shrinking.py``; here their inputs are put together.
+The cluster and local mode share it, and so may a simulation: they differ only in what a pod is. How many replicas is
+decided in ``scaling.py``, which of them leave in ``shrinking.py``; here their inputs are put together.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rrq.broker.messages import Observation, WorkerObservation
 from rrq_operator.api.spec import PoolSpec
+from rrq_operator.decide.manifests import SCALE_MANAGER
+from rrq_operator.decide.objects import DeploymentObject, PodObject
 from rrq_operator.decide.scaling import (
     LONGEST_SILENCE_SECONDS,
     ScalingDecision,
@@ -17,7 +19,7 @@ from rrq_operator.decide.scaling import (
     build_policy,
     decide_replicas,
 )
-from rrq_operator.decide.shrinking import Candidate, ShrinkPlan, plan_shrinking
+from rrq_operator.decide.shrinking import Candidate, ShrinkInput, ShrinkPlan, plan_shrinking
 
 #: Before a first pod has been seen to start. Too long only means that it is there early.
 FIRST_STARTUP_SECONDS = 15.0
@@ -30,36 +32,28 @@ _STARTUP_WEIGHT = 0.3
 _LONGEST_STARTUP_SECONDS = 600.0
 #: A lease and a renewal: a worker that was cut off is back in sight by then, or has lost its jobs.
 SETTLING_SECONDS = 20.0
-#: From asking for less until the pods that go are seen to be told so. Mostly milliseconds; seconds on a busy machine.
+#: From asking for less until the watch shows which pods end. Mostly milliseconds; seconds on a busy machine.
 LONGEST_TAKING_SECONDS = 5.0
+#: How long another writer of the size is named.
+_FOREIGN_SCALER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class PodState:
-    """One pod of a pool that is not on its way out."""
-
-    uid: str
-    name: str
-    created_at: float
-    ready_at: float | None
-    """None while it is not ready."""
-    deletion_cost: int = 0
-    has_started: bool = True
-    """Whether the container of its worker runs or ever ran, as far as Kubernetes knows."""
-
-
-@dataclass(frozen=True)
-class PoolScene:
+class SizingInput:
     """Everything that is known about a pool at one moment."""
 
+    queues: Sequence[str]
+    """Short names."""
     seen: Observation | None
-    """None when the queues could not be read."""
-    pods: Sequence[PodState]
+    """None when Redis could not be read."""
+    pods: Sequence[PodObject]
+    """Those that are not on their way out."""
     requested: int
+    now_seconds: float
     is_rolling_out: bool = False
     is_observed: bool = True
     """Whether Kubernetes has taken note of what was asked for last."""
-    is_on_hold: bool = False
+    is_paused: bool = False
     """Whether the pool is paused in Redis."""
 
 
@@ -68,31 +62,31 @@ class Waiting:
     """The jobs in the queues of a pool, by whether its workers may start them."""
 
     may_start: int
-    held: int
+    blocked: int
     due_soon: int
     orphaned: int = 0
     """In hand of workers whose lease has ended: they may start when a sweep has given them back."""
 
 
 def count_waiting(
-    seen: Observation, queues: Sequence[str], *, is_on_hold: bool, horizon_seconds: float = 0.0
+    seen: Observation, queues: Sequence[str], *, is_paused: bool, horizon_seconds: float = 0.0
 ) -> Waiting:
     """Add up these queues, all of which were read."""
     found = [(name, seen.queues[name]) for name in queues]
     due = sum(queue.due for _, queue in found)
-    if is_on_hold:
-        return Waiting(may_start=0, held=due, due_soon=0)
-    held = sum(min(queue.due, queue.blocked) for _, queue in found)
+    if is_paused:
+        return Waiting(may_start=0, blocked=due, due_soon=0)
+    blocked = sum(min(queue.due, queue.blocked) for _, queue in found)
     orphaned = sum(queue.orphaned for name, queue in found if f"queue:{name}" not in seen.paused)
-    # What comes due in a queue that is paused will only be held as well. Pools that share a queue are told what is due
-    # within the longest of their horizons: a pool that starts faster has until then.
+    # What comes due in a queue that is paused will only be blocked as well. Of pools that share a queue, each is told what is
+    # due within the longest of their horizons: a pool that starts faster has until then.
     soon = sum(
         queue.due_soon
         for name, queue in found
         if f"queue:{name}" not in seen.paused
         and (queue.next_due_ms is None or queue.next_due_ms <= seen.now_ms + horizon_seconds * 1000)
     )
-    return Waiting(may_start=due - held, held=held, due_soon=soon, orphaned=orphaned)
+    return Waiting(may_start=due - blocked, blocked=blocked, due_soon=soon, orphaned=orphaned)
 
 
 @dataclass(frozen=True)
@@ -105,9 +99,9 @@ class SizingMemory:
     seen_at_ms: int | None = None
     stepped_at: float | None = None
     flagged: frozenset[str] = frozenset()
-    """Pods that were flagged to drain in the step before; filled in by whoever has really done it."""
+    """Pods that were flagged to drain in the step before; the caller fills in what it has really done."""
     given_up: Mapping[str, float] = field(default_factory=dict)
-    """Pods that were flagged when less was asked for, with the time of it; filled in by whoever has asked."""
+    """Pods that were flagged when less was asked for, with the time of it; the caller fills it in when it asks."""
     unsettled: Mapping[str, float] = field(default_factory=dict)
     """Pods that a worker may have vanished from, with the time of it."""
     startup_seconds: float | None = None
@@ -121,6 +115,49 @@ class SizingMemory:
         return min(_LONGEST_STARTUP_SECONDS, seconds * _STARTUP_MARGIN + _NOTICE_SECONDS)
 
 
+def recall_memory(startup_seconds: float | None, pods: Iterable[PodObject]) -> SizingMemory:
+    """Return the memory of an operator that starts: what an earlier one measured, for a pool at zero has no pod."""
+    if startup_seconds is None:
+        return SizingMemory()
+    return SizingMemory(
+        startup_seconds=startup_seconds,
+        started=frozenset(pod.uid for pod in pods if pod.ready_at is not None),
+    )
+
+
+class RequestedSize:
+    """The size that a Deployment is asked for: what was written last, until the watch has caught up with it."""
+
+    def __init__(self) -> None:
+        #: A size, and the version of the Deployment that has it.
+        self._asked: tuple[int, int] | None = None
+        #: Another writer of the size, and when it wrote.
+        self._foreign: tuple[str, float] | None = None
+
+    def note(self, replicas: int, version: int) -> None:
+        """Take in a size that was written, with the version of the Deployment that has it."""
+        self._asked = (replicas, version)
+
+    def find(self, deployment: DeploymentObject | None, now_seconds: float) -> int:
+        if deployment is None:
+            return 0 if self._asked is None else self._asked[0]
+        if self._asked is not None:
+            replicas, version = self._asked
+            if deployment.version < version:
+                return replicas
+            # Ours, and yet another size: what was written here was overtaken by an outage, or by another leader's term.
+            if replicas != deployment.requested and deployment.scaled_by != SCALE_MANAGER:
+                self._foreign = (deployment.scaled_by, now_seconds)
+        self._asked = (deployment.requested, deployment.version)
+        return deployment.requested
+
+    def find_foreign_scaler(self, now_seconds: float) -> str | None:
+        """Return who else has set the size lately."""
+        if self._foreign is None or now_seconds - self._foreign[1] > _FOREIGN_SCALER_SECONDS:
+            return None
+        return self._foreign[0] or "another client"
+
+
 @dataclass(frozen=True)
 class SizingStep:
     """What to do, and what it rests on."""
@@ -132,47 +169,47 @@ class SizingStep:
     """What to ask for now: the decision where it grows or cannot be planned, else what the plan allows."""
 
 
-def decide_size(
-    spec: PoolSpec, queues: Sequence[str], scene: PoolScene, memory: SizingMemory, now_seconds: float
-) -> tuple[SizingStep, SizingMemory]:
-    """Return the next step of a pool that serves ``queues`` (short names), and what to remember."""
-    workers = workers_of(scene.seen, {pod.uid for pod in scene.pods})
-    memory = remember_startups(forget_after_silence(memory, now_seconds), scene.pods)
-    memory = remember_unsettled(memory, scene, workers, now_seconds)
+def decide_size(spec: PoolSpec, given: SizingInput, memory: SizingMemory) -> tuple[SizingStep, SizingMemory]:
+    """Return the next step of a pool, and what to remember."""
+    now_seconds = given.now_seconds
+    workers = workers_of(given.seen, {pod.uid for pod in given.pods})
+    memory = remember_startups(forget_after_silence(memory, now_seconds), given.pods)
+    memory = remember_unsettled(memory, given, workers)
     given_up = {uid: at for uid, at in memory.given_up.items() if now_seconds - at < LONGEST_TAKING_SECONDS}
     memory = replace(memory, given_up=given_up)
-    workload = measure_workload(queues, scene, workers, memory)
+    workload = measure_workload(given, workers, memory)
     decision, scaling = decide_replicas(
-        build_policy(spec), workload, scene.requested, memory.scaling, now_seconds
+        build_policy(spec), workload, given.requested, memory.scaling, now_seconds
     )
-    # While nobody can be seen, nobody is flagged and nobody called back. Where only a queue cannot be read, the workers
-    # are in sight, and a pool above maxReplicas drains first as ever.
+    # While no worker can be seen, no pod is flagged and none released. Where only a queue cannot be read, the workers are in
+    # sight, and a pool above maxReplicas drains first as ever.
     plan = ShrinkPlan()
-    is_planned = workload is not None or (scene.seen is not None and decision.replicas < scene.requested)
+    is_planned = workload is not None or (given.seen is not None and decision.replicas < given.requested)
     if is_planned:
         plan = plan_shrinking(
-            [build_candidate(pod, workers.get(pod.uid, ()), memory) for pod in scene.pods],
-            scene.requested,
-            decision.replicas,
-            memory.flagged,
-            given_up=memory.given_up,
-            is_rolling_out=scene.is_rolling_out,
-            is_observed=scene.is_observed,
+            ShrinkInput(
+                [build_candidate(pod, workers.get(pod.uid, ()), memory) for pod in given.pods],
+                given.requested,
+                decision.replicas,
+                memory.flagged,
+                memory.given_up,
+                is_rolling_out=given.is_rolling_out,
+                is_observed=given.is_observed,
+            )
         )
     memory = replace(
         memory,
         scaling=scaling,
         workers={worker.worker_id: worker for group in workers.values() for worker in group},
-        seen_at_ms=None if scene.seen is None else scene.seen.now_ms,
+        seen_at_ms=None if given.seen is None else given.seen.now_ms,
         stepped_at=now_seconds,
         # Flags are not renewed without a plan, and end by themselves.
         flagged=memory.flagged if is_planned else frozenset(),
     )
-    # Without anybody in sight a decision is only less where maxReplicas demands it, and Kubernetes chooses the pods.
-    unplanned = decision.replicas if scene.seen is None else max(decision.replicas, scene.requested)
-    return SizingStep(
-        decision, plan, workload, replicas=unplanned if plan.replicas is None else plan.replicas
-    ), memory
+    # Without any worker in sight a decision is only less where maxReplicas demands it, and Kubernetes chooses the pods.
+    unplanned = decision.replicas if given.seen is None else max(decision.replicas, given.requested)
+    replicas = unplanned if plan.replicas is None else plan.replicas
+    return SizingStep(decision, plan, workload, replicas), memory
 
 
 def workers_of(
@@ -187,17 +224,14 @@ def workers_of(
 
 
 def measure_workload(
-    queues: Sequence[str],
-    scene: PoolScene,
-    workers: Mapping[str, Sequence[WorkerObservation]],
-    memory: SizingMemory,
+    given: SizingInput, workers: Mapping[str, Sequence[WorkerObservation]], memory: SizingMemory
 ) -> Workload | None:
     """Add up the queues and workers of a pool; None when any of its queues could not be read."""
-    seen = scene.seen
-    if seen is None or any(name not in seen.queues for name in queues):
+    seen = given.seen
+    if seen is None or any(name not in seen.queues for name in given.queues):
         return None
     own = [worker for group in workers.values() for worker in group]
-    # Only who was there before and may still claim tells how fast a replica is.
+    # Only a worker that was there before and may still claim tells how fast a replica is.
     steady = [
         worker
         for worker in own
@@ -205,7 +239,9 @@ def measure_workload(
         and worker.worker_id in memory.workers
         and worker.incarnation == memory.workers[worker.worker_id].incarnation
     ]
-    waiting = count_waiting(seen, queues, is_on_hold=scene.is_on_hold, horizon_seconds=memory.horizon_seconds)
+    waiting = count_waiting(
+        seen, given.queues, is_paused=given.is_paused, horizon_seconds=memory.horizon_seconds
+    )
     elapsed_ms = 0 if memory.seen_at_ms is None else seen.now_ms - memory.seen_at_ms
     return Workload(
         due=waiting.may_start,
@@ -217,46 +253,37 @@ def measure_workload(
         elapsed_seconds=max(0, elapsed_ms) / 1000,
         working_replicas=len({worker.pod_uid for worker in steady}),
         free_slots=sum(max(0, worker.capacity - worker.busy) for worker in own if not worker.is_draining),
-        held=waiting.held,
-        is_on_hold=scene.is_on_hold,
+        blocked=waiting.blocked,
+        is_paused=given.is_paused,
     )
 
 
-def build_candidate(pod: PodState, workers: Sequence[WorkerObservation], memory: SizingMemory) -> Candidate:
+def build_candidate(pod: PodObject, workers: Sequence[WorkerObservation], memory: SizingMemory) -> Candidate:
     return Candidate(
-        uid=pod.uid,
-        name=pod.name,
-        is_ready=pod.ready_at is not None,
-        created_at=pod.created_at,
+        pod,
         busy=sum(worker.busy for worker in workers),
         is_draining=bool(workers) and all(worker.is_draining for worker in workers),
         has_workers=bool(workers),
-        deletion_cost=pod.deletion_cost,
         is_settled=pod.uid not in memory.unsettled,
-        # A worker in Redis proves it where the kubelet has not reported yet.
-        has_started=pod.has_started or bool(workers),
     )
 
 
 def forget_after_silence(memory: SizingMemory, now_seconds: float) -> SizingMemory:
-    """Drop what may have changed while nobody was looking: flags may have ended, workers come and gone."""
+    """Drop what may have changed in a gap between two rounds: flags may have ended, workers come and gone."""
     if memory.stepped_at is None or now_seconds <= memory.stepped_at + LONGEST_SILENCE_SECONDS:
         return memory
     return replace(memory, flagged=frozenset(), workers={}, seen_at_ms=None, stepped_at=None)
 
 
 def remember_unsettled(
-    memory: SizingMemory,
-    scene: PoolScene,
-    workers: Mapping[str, Sequence[WorkerObservation]],
-    now_seconds: float,
+    memory: SizingMemory, given: SizingInput, workers: Mapping[str, Sequence[WorkerObservation]]
 ) -> SizingMemory:
     """Note pods that lost a worker from sight: it may be dead, or it runs jobs and Redis forgot it in a restart.
 
-    Whoever has just begun to look cannot tell, so that no pod is relied upon at first.
+    An operator that has just begun to look cannot tell, so that no pod is relied upon at first.
     """
-    uids = {pod.uid for pod in scene.pods}
-    if scene.seen is None or memory.stepped_at is None:
+    uids = {pod.uid for pod in given.pods}
+    if given.seen is None or memory.stepped_at is None:
         lost = uids
     else:
         seen_ids = {worker.worker_id for group in workers.values() for worker in group}
@@ -264,16 +291,16 @@ def remember_unsettled(
         if lost:
             # Redis may have restarted, and with the others forgot workers that had come since the last look.
             lost |= {uid for uid in uids if uid not in workers}
-    noted = {**memory.unsettled, **dict.fromkeys(lost, now_seconds)}
+    noted = {**memory.unsettled, **dict.fromkeys(lost, given.now_seconds)}
     return replace(
         memory,
         unsettled={
-            uid: at for uid, at in noted.items() if uid in uids and at + SETTLING_SECONDS > now_seconds
+            uid: at for uid, at in noted.items() if uid in uids and at + SETTLING_SECONDS > given.now_seconds
         },
     )
 
 
-def remember_startups(memory: SizingMemory, pods: Sequence[PodState]) -> SizingMemory:
+def remember_startups(memory: SizingMemory, pods: Sequence[PodObject]) -> SizingMemory:
     """Measure how long pods take from being asked for to being ready, each pod once."""
     seconds, started = memory.startup_seconds, set(memory.started)
     for pod in pods:

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 #: One pool has its figures renewed every 15 s, a hundred busy ones every 77 s.
 FIGURE_WRITES_PER_SECOND = 1.3
 #: For conditions that come and go with the work. Together fewer than two a second.
-TURN_WRITES_PER_SECOND = 0.4
+RESTLESS_WRITES_PER_SECOND = 0.4
 
 
 class Slots:

@@ -1,64 +1,83 @@
 """A pool of type Job: one run after the other as ``decide/bursts.py`` decides, never two at a time."""
 
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from time import time
+from time import monotonic, time
 
 from rrq.broker.messages import Observation
-from rrq_operator.decide.bursts import BurstWork, RunMemory, decide_run, measure_work
+from rrq_operator.control.pool_group import Round
+from rrq_operator.decide.bursts import (
+    BurstInput,
+    BurstWork,
+    RunDecision,
+    RunMemory,
+    decide_run,
+    measure_work,
+)
 from rrq_operator.local.burst_run import BurstRun
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
+from rrq_operator.local.snapshot import EndedAttempts, History, LocalSnapshot, Sample, count_later
 
 
-class BurstPool(LocalPool):
+class LocalBurstPool(LocalPool):
     """Reads, decides and acts for one pool."""
+
+    horizon_seconds = 0.0
 
     def __init__(self, context: PoolContext) -> None:
         super().__init__(context)
         self.runs: list[BurstRun] = []
         self._memory = RunMemory()
         self._created_at = time()
-        self._words, self._reason = "looking at the queues", ""
+        self._decision = RunDecision(None, "", "looking at the queues")
         self._work = BurstWork(None)
+        self._is_stopping = False
         self._later = self._busy = 0
-        self._tally = Tally()
+        self._ended = EndedAttempts()
         self._history = History()
 
     @property
-    def horizon_seconds(self) -> float:
-        return 0.0
+    def pod_uids(self) -> Collection[str]:
+        return {run.uid for run in self.runs}
 
     @property
     def is_gone(self) -> bool:
         return all(run.is_finished for run in self.runs)
 
-    async def run_once(self, seen: Observation | None, now: float) -> None:
-        self._note(seen, now)
-        decision = decide_run(self.spec.runs, self.runs, self._work, self._memory, self._created_at, time())
-        self._words, self._reason = decision.words, decision.reason
+    def decide(self, this_round: Round) -> bool:
+        self._note(this_round.seen, is_paused=this_round.is_paused)
+        given = BurstInput(self.runs, self._work, self._created_at, time())
+        decision = self._decision = decide_run(self.spec.runs, given, self._memory)
         self.runs = [run for run in self.runs if run.name not in decision.expire]
         if decision.schedule_at is not None:
             self._memory = replace(self._memory, last_schedule_at=decision.schedule_at)
-        if decision.start is not None:
-            self._memory = replace(self._memory, runs=decision.start)
-            self.runs.append(self._start_run(decision.start, now))
-            self.context.tell(decision.words)
+        return decision.start is not None and not self._is_stopping
 
-    def _note(self, seen: Observation | None, now: float) -> None:
-        self._work = measure_work(seen, self.queues, is_on_hold=self._is_on_hold(seen))
+    async def act(self, this_round: Round) -> None:
+        """Start the run that was decided."""
+        number = self._decision.start
+        assert number is not None, "decide comes first"
+        self._memory = replace(self._memory, runs=number)
+        self.runs.append(self._start_run(number, monotonic()))
+        self.context.tell(self._decision.words)
+
+    def _note(self, seen: Observation | None, *, is_paused: bool) -> None:
+        self._work = measure_work(seen, self.queue_names, is_paused=is_paused)
         if seen is not None:
-            pods = {run.uid for run in self.runs}
-            own = [worker for worker in seen.workers.values() if worker.pod_uid in pods]
-            self._later, self._busy = count_later(seen, self.queues), sum(worker.busy for worker in own)
-            self._tally.add(own)
+            workers = seen.workers.values()
+            self._later, self._busy = (
+                count_later(seen, self.queue_names),
+                sum(worker.busy for worker in workers),
+            )
+            self._ended.add(workers)
         depth = None if self._due is None else self._due + self._busy
-        self._history.add(Sample(depth, int(not self.is_gone)), now)
+        self._history.add(Sample(depth, int(not self.is_gone)), monotonic())
 
     @property
     def _due(self) -> int | None:
-        return None if self._work.due is None else self._work.due + self._work.held
+        return None if self._work.due is None else self._work.due + self._work.blocked
 
     def _start_run(self, number: int, now: float) -> BurstRun:
         uid, name = str(uuid.uuid4()), f"{self.name}-{number}"
@@ -72,13 +91,14 @@ class BurstPool(LocalPool):
         return any(news)
 
     def stop(self, now: float) -> None:
+        self._is_stopping = True
         for run in self.runs:
             if not run.is_finished:
                 run.stop(self._kill_at(now))
 
-    def picture(self) -> PoolPicture:
+    def snapshot(self) -> LocalSnapshot:
         running = int(not self.is_gone)
-        return PoolPicture(
+        return LocalSnapshot(
             name=self.name,
             replicas=running,
             ready=running,
@@ -87,10 +107,10 @@ class BurstPool(LocalPool):
             due=self._due,
             later=self._later,
             busy=self._busy,
-            done=self._tally.total,
-            words=self._words,
-            reason=self._reason,
-            held=self._work.held,
-            is_on_hold=self._work.is_on_hold,
+            done=self._ended.total,
+            words=self._decision.words,
+            reason=self._decision.reason,
+            blocked=self._work.blocked,
+            is_paused=self._work.is_paused,
             history=self._history.samples,
         )

@@ -1,4 +1,4 @@
-"""One run of a Job pool: a process that runs what is due and ends, started again while it fails.
+"""One run of a Job pool: a process that runs what is due and ends, restarted while it fails.
 
 What a Job object is in a cluster. When a run starts is decided in ``decide/bursts.py``.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 
 from rrq.pod.restarts import restart_delay_seconds
-from rrq_operator.api.spec import JobRuns
+from rrq_operator.api.schedules import JobRuns
 from rrq_operator.local.worker_process import WorkerProcess
 
 Start = Callable[[Path], WorkerProcess]
@@ -39,30 +39,30 @@ class BurstRun:
         self._process: WorkerProcess | None = start(log_path)
 
     def look_after(self, now: float, kill_at: float) -> str | None:
-        """Start, end or bury the process; returns what is worth telling. An overdue one is told to end."""
+        """Start the process, note its end, or end it when it is overdue; returns what is worth showing."""
         if self._process is None:
             if not self.is_finished and now >= self._start_at:
                 self._process = self._start(self._log_path)
             return None
         code = self._process.exit_code()
         if code is not None:
-            return self._bury(self._process, code, now)
+            return self._note_end(self._process, code, now)
         if self._kill_at is not None:
             if now >= self._kill_at:
                 self._process.kill()
         elif self._deadline_at is not None and now >= self._deadline_at:
             self.stop(kill_at)
-            return f"run {self.run} is ended: its activeDeadlineSeconds are over"
+            return f"run {self.run} is stopped: its activeDeadlineSeconds are over"
         return None
 
-    def _bury(self, process: WorkerProcess, code: int, now: float) -> str | None:
+    def _note_end(self, process: WorkerProcess, code: int, now: float) -> str | None:
         self._process = None
         if code == 0:
             self._finish(has_succeeded=True)
             return f"run {self.run} is done"
         if self._kill_at is not None:
             self._finish(has_succeeded=False)
-            return f"run {self.run} was ended before it was done; what is left stays queued"
+            return f"run {self.run} was stopped before it was done; what is left stays queued"
         process.log.follow()
         self._failures += 1
         failed = f"run {self.run} failed with code {code}: {process.log.last_words()}"
@@ -71,13 +71,13 @@ class BurstRun:
             return failed
         delay_seconds = restart_delay_seconds(self._failures)
         self._start_at = now + delay_seconds
-        return f"{failed}; trying again in {delay_seconds:.1f} s"
+        return f"{failed}; retrying in {delay_seconds:.1f} s"
 
     def _finish(self, *, has_succeeded: bool) -> None:
         self.is_finished, self.has_succeeded, self.finished_at = True, has_succeeded, time()
 
     def stop(self, kill_at: float) -> None:
-        """Have it drain and end; a second time it hurries."""
+        """Have it drain and end; a second call hurries."""
         self._kill_at = kill_at
         if self._process is not None:
             self._process.terminate()

@@ -52,10 +52,10 @@ class Display:
         footer = "Ctrl+C drains and ends"
         if session.is_stopping:
             footer = "ended" if session.is_gone else "draining; Ctrl+C again hurries"
-        return build_screen(session.pictures(), list(self._events), footer)
+        return build_screen(session.snapshots(), list(self._events), footer)
 
     def _print_changes(self, session: LocalSession) -> None:
-        lines = [describe(picture) for picture in session.pictures()]
+        lines = [describe(shown) for shown in session.snapshots()]
         for line in lines:
             if line not in self._last_lines:
                 self._print(f"{monotonic() - self._began_at:6.1f} s  {line}")

@@ -1,8 +1,8 @@
 """Ends what local mode has started when local mode itself is killed and can no longer do so.
 
-Runs as a process of its own whose standard input is a pipe from local mode: the kernel closes it with its last
-holder, however that came to its end. What belongs to whom is told by a variable that every replica carries and
-hands on to whatever it starts, so that no list of process ids has to be kept up to date.
+Runs as a process of its own whose standard input is a pipe from local mode: the kernel closes the pipe when local mode
+ends, in whatever way. A variable that every replica has, and every process that it starts inherits, tells which processes
+belong to a session, so that no list of process ids has to be kept up to date.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ def find_processes(session: str) -> list[psutil.Process]:
 def _read_environment(process: psutil.Process) -> Mapping[str, str]:
     try:
         return {} if process.status() == psutil.STATUS_ZOMBIE else process.environ()
-    except (psutil.Error, OSError):  # it has ended meanwhile, or is somebody else's
+    except (psutil.Error, OSError):  # it has ended meanwhile, or belongs to another user
         return {}
 
 
 def end_session(session: str, patience_seconds: float) -> None:
-    """Have supervisors drain and end; kill whatever is still there when time is up."""
+    """Have supervisors drain and end; kill the processes that are left when time is up."""
     ends_at = time.monotonic() + patience_seconds
     found = find_processes(session)
     known = {process.pid for process in found}
     for process in found:
         with contextlib.suppress(psutil.Error):
-            # Supervisors, and workers that have lost theirs; the others are told by their parents.
+            # Supervisors, and workers that have lost theirs; supervisors end the others.
             if process.ppid() not in known:
                 process.terminate()
     while find_processes(session) and time.monotonic() < ends_at:

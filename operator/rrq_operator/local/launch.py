@@ -2,18 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool, PoolSpec
 from rrq_operator.local.guard import SESSION_VARIABLE
-
-
-@dataclass(frozen=True)
-class RedisAddress:
-    """One Redis identity: pools that share it are observed in one call."""
-
-    dsn: str
-    key_prefix: str
 
 
 def build_command(spec: PoolSpec) -> list[str]:
@@ -35,11 +27,11 @@ def build_command(spec: PoolSpec) -> list[str]:
 
 
 def build_environment(
-    pool: Pool, redis: RedisAddress, pod_uid: str, session: str, shell: Mapping[str, str]
+    pool: Pool, redis: RedisIdentity, pod_uid: str, session: str, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a replica: those of this shell, of the manifest, and what the pool decides."""
+    """Return the variables of a replica: the inherited ones, those of the manifest, and what the pool decides."""
     return {
-        **shell,
+        **inherited,
         **{
             str(entry["name"]): str(entry["value"])
             for entry in pool.spec.worker.env
@@ -48,19 +40,19 @@ def build_environment(
         "RRQ_ENVIRONMENT_WINS": "1",
         "RRQ_POD_UID": pod_uid,
         "RRQ_POOL": pool.qualified_name,
-        "RRQ_REDIS_DSN": redis.dsn,
+        "RRQ_REDIS_DSN": redis.url,
         "RRQ_KEY_PREFIX": redis.key_prefix,
         **pool.spec.worker_settings,
         SESSION_VARIABLE: session,
     }
 
 
-def find_missing_variables(spec: PoolSpec, shell: Mapping[str, str]) -> list[str]:
-    """Return what the cluster would set and nobody does here: variables from Secrets, ConfigMaps and fields."""
+def find_missing_variables(spec: PoolSpec, inherited: Mapping[str, str]) -> list[str]:
+    """Return what a cluster would set and this machine does not: variables from Secrets, ConfigMaps and fields."""
     named = [
         str(entry.get("name"))
         for entry in spec.worker.env
-        if "value" not in entry and "valueFrom" in entry and entry.get("name") not in shell
+        if "value" not in entry and "valueFrom" in entry and entry.get("name") not in inherited
     ]
     sources = [
         str(reference.get("name"))

@@ -1,6 +1,6 @@
-"""The log of one replica: a file, so that nothing is lost and nobody waits when local mode is slow or killed.
+"""The log of one replica: a file, so that nothing is lost and no replica waits when local mode is slow or killed.
 
-Lines are JSON where the worker wrote them and text where anybody else did.
+The worker writes lines of JSON; anything else in the file is text.
 """
 
 import json
@@ -19,7 +19,7 @@ class LogFile:
         self.path = path
         self.http_port: int | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        # A replica that starts again writes on; what came before is of another process.
+        # A replica that is restarted appends to its file; what came before is of another process.
         self._offset = path.stat().st_size if path.exists() else 0
         self._begun = b""
 
@@ -34,7 +34,7 @@ class LogFile:
                     for line in lines:
                         self._take(line.decode("utf-8", "replace"))
         except OSError:
-            return  # not there yet, or somebody has cleaned up
+            return  # not there yet, or deleted by a person
 
     def _take(self, line: str) -> None:
         if not line.strip():
@@ -47,11 +47,11 @@ class LogFile:
     def last_words(self) -> str:
         """Return why it ended, as far as the log tells: its last error, else its last line."""
         lines = [*self._lines]
-        # What is meant for people comes as text and begins so; a cause may follow on lines of its own.
+        # Errors for people are text and begin with ERROR; a cause may follow on lines of its own.
         for number in range(len(lines) - 1, -1, -1):
             if lines[number].startswith("ERROR"):
-                told = " ".join(line for line in lines[number:] if not _parse(line))
-                return told.removeprefix("ERROR: ")
+                words = " ".join(line for line in lines[number:] if not _parse(line))
+                return words.removeprefix("ERROR: ")
         errors = [line for line in lines if _parse(line).get("level") in ("ERROR", "CRITICAL")]
         return describe_line((errors or lines or ["it said nothing"])[-1])
 

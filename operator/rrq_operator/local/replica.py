@@ -1,16 +1,16 @@
-"""One replica of a pool: what a pod is in a cluster. Its process is started again when it ends unasked."""
+"""One replica of a pool: what a pod is in a cluster. Its process is restarted when it ends by itself."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from rrq.pod.restarts import restart_delay_seconds
-from rrq_operator.decide.sizing import PodState
+from rrq_operator.decide.objects import PodObject
 from rrq_operator.local.worker_process import WorkerProcess
 
-#: Starts in a row that came to nothing, before a pool that never had a replica ready is given up.
+#: Failed starts in a row, after which a pool that never had a replica ready is given up.
 HOPELESS_AFTER = 3
 _PROBE_SECONDS = 0.1
-#: A replica that is ready is asked now and then, as a kubelet does.
+#: A replica that is ready is probed less often, as a kubelet does.
 _PROBE_READY_SECONDS = 1.0
 
 
@@ -26,7 +26,7 @@ class Replica:
         self.ready_at: float | None = None
         self.deletion_cost = 0
         self.failures = 0
-        #: For whoever notes the first time.
+        #: Set by the pool when it has noted the first time.
         self.has_been_ready = False
         self.last_words = ""
         self._start = start
@@ -37,23 +37,23 @@ class Replica:
         self.process: WorkerProcess | None = start(log_path)
 
     @property
-    def state(self) -> PodState:
-        return PodState(self.uid, self.name, self.created_at, self.ready_at, self.deletion_cost)
+    def pod(self) -> PodObject:
+        return PodObject(self.uid, self.name, self.created_at, self.ready_at, self.deletion_cost)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was told to end and has."""
+        """Whether it was terminated and has ended."""
         return self._kill_at is not None and self.process is None
 
     async def look_after(self, now: float) -> str | None:
-        """Note readiness, bury or start the process; returns what is worth telling."""
+        """Note readiness, restart a process that has ended; returns what is worth showing."""
         if self.process is None:
             if self._kill_at is None and now >= self._start_at:
                 self.process = self._start(self._log_path)
             return None
         code = self.process.exit_code()
         if code is not None:
-            return self._bury(self.process, code, now)
+            return self._note_end(self.process, code, now)
         if self._kill_at is not None:
             if now >= self._kill_at:
                 self.process.kill()
@@ -70,7 +70,7 @@ class Replica:
             self.failures = 0
         self._probe_at = now + (_PROBE_READY_SECONDS if is_ready else _PROBE_SECONDS)
 
-    def _bury(self, process: WorkerProcess, code: int, now: float) -> str | None:
+    def _note_end(self, process: WorkerProcess, code: int, now: float) -> str | None:
         self.process, self.ready_at = None, None
         if self._kill_at is not None:
             return None
@@ -79,10 +79,10 @@ class Replica:
         self.failures += 1
         delay_seconds = restart_delay_seconds(self.failures)
         self._start_at = now + delay_seconds
-        return f"{self.name} ended with {_describe_code(code)} and starts again in {delay_seconds:.1f} s: {self.last_words}"
+        return f"{self.name} ended with {_describe_code(code)} and is restarted in {delay_seconds:.1f} s: {self.last_words}"
 
     def terminate(self, kill_at: float) -> None:
-        """Have it drain and end, and kill it when that takes longer; a second time it hurries."""
+        """Have it drain and end, and kill it at ``kill_at``; a second call hurries."""
         self._kill_at = kill_at
         if self.process is not None:
             self.process.terminate()

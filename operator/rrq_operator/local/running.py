@@ -1,4 +1,4 @@
-"""A session with everything around it: Redis, logs, signals, and somebody to look at."""
+"""A session with everything around it: Redis, logs, signals and the display."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rrq.broker.connection import mask_dsn
 from rrq.embedded import DSN_VARIABLE, EmbeddedRedis
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
 from rrq_operator.local.display import Display
-from rrq_operator.local.launch import RedisAddress
 from rrq_operator.local.redis_choice import choose_redis
 from rrq_operator.local.session import LocalSession
 
@@ -44,7 +44,7 @@ async def running(session: LocalSession, display: Display) -> AsyncIterator[asyn
 @contextlib.contextmanager
 def redis_of(
     pools: Sequence[Pool], redis_url: str | None, say: Callable[[str], None]
-) -> Iterator[list[RedisAddress]]:
+) -> Iterator[list[RedisIdentity]]:
     """Yield the Redis of each pool; those that name none share a server of our own."""
     choices = [choose_redis(pool.spec, redis_url, os.environ.get(DSN_VARIABLE)) for pool in pools]
     reasons = dict.fromkeys(choice.reason for choice in choices if choice.dsn is None)
@@ -53,8 +53,8 @@ def redis_of(
         own = stack.enter_context(EmbeddedRedis(appendonly=True)).dsn if reasons else ""
         for reason in reasons:
             say(f"Redis is started here and goes with the end: {reason}.")
-        addresses = [RedisAddress(choice.dsn or own, choice.key_prefix) for choice in choices]
-        for dsn in dict.fromkeys(address.dsn for address in addresses):
+        addresses = [RedisIdentity(choice.dsn or own, choice.key_prefix) for choice in choices]
+        for dsn in dict.fromkeys(address.url for address in addresses):
             say(f"Redis: {mask_dsn(dsn)} (to enqueue from another shell, set {DSN_VARIABLE} to it)")
         yield addresses
 
@@ -63,7 +63,7 @@ def redis_of(
 def log_folder_of(wanted: Path | None) -> Iterator[Path]:
     """Yield the folder for logs: the one that was asked for, or one that goes with the end."""
     if wanted is not None:
-        # Applications log what they like, and only whoever runs this should read it.
+        # Applications log anything, and only the user who runs this should read it.
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield wanted
         return

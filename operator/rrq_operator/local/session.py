@@ -8,33 +8,63 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from rrq.settings import RRQSettings
-from rrq.store import JobStore
+from rrq.cron import CronJob
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool
-from rrq_operator.local.burst_pool import BurstPool
-from rrq_operator.local.fleet import Fleet
+from rrq_operator.control.housekeeping import GroupListener, end_task
+from rrq_operator.control.pool_group import PoolGroup
+from rrq_operator.decide.status import Fault
+from rrq_operator.local.burst_pool import LocalBurstPool
 from rrq_operator.local.guard import kill_session, start_guard
-from rrq_operator.local.launch import RedisAddress
 from rrq_operator.local.local_pool import KILL_AFTER_DRAIN_SECONDS, LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import PoolPicture
-from rrq_operator.local.redis_group import RedisGroup, end_task
+from rrq_operator.local.replica_pool import LocalReplicaPool
+from rrq_operator.local.snapshot import LocalSnapshot
+from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 
 _LOOK_AFTER_SECONDS = 0.1
-#: Longer than a healthy Redis ever takes; what is shown must not hang on a dead one.
-_REDIS_TIMEOUT_SECONDS = 2.0
+#: Workers publish their entries when they start, and the last of them may end soon after.
+_CRON_TABLES_SECONDS = 5.0
 
 
 class PoolFailed(Exception):
-    """A pool that cannot run; the message is for whoever started it."""
+    """A pool that cannot run; the message is for the person who started it."""
 
 
 @dataclass(frozen=True)
 class LocalPlan:
     """What a session runs: each pool with its Redis, and where logs go."""
 
-    pools: Sequence[tuple[Pool, RedisAddress]]
+    pools: Sequence[tuple[Pool, RedisIdentity]]
     log_folder: Path
     keeps_logs: bool = False
+
+
+class TellingListener(GroupListener):
+    """Shows what a group tells of."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._not_set_aside = ""
+
+    def redis_failed(self, fault: Fault, *, is_new: bool) -> None:
+        if is_new:
+            self._tell(f"Redis gives no answer, so sizes stay: {fault.message}")
+
+    def redis_answered(self) -> None:
+        self._tell("Redis answers again")
+
+    def jobs_not_set_aside(self, trouble: QueueTrouble) -> None:
+        words = f"blocked jobs could not be put aside: {trouble}"
+        if self._not_set_aside != words:
+            self._not_set_aside = words
+            self._tell(words)
+
+    def jobs_returned(self, count: int, *, is_container_dead: bool) -> None:
+        if count:
+            self._tell(f"{count} jobs of lost workers are due again")
+
+    def cron_fired(self, entry: CronJob) -> None:
+        self._tell(f"cron: {entry.function_name} is enqueued to {entry.queue_name}")
 
 
 class LocalSession:
@@ -44,23 +74,26 @@ class LocalSession:
         """``tell``: takes the name of a pool, or nothing, and a line about what has happened."""
         self._id = uuid.uuid4().hex
         self._plan = plan
-        self._stores = {address: _open_store(address) for _, address in plan.pools}
         self.pools: list[LocalPool] = []
-        self._groups: list[RedisGroup] = []
-        for address, store in self._stores.items():
-            pools = [self._build_pool(pool, address, tell) for pool, own in plan.pools if own == address]
+        self._groups: list[tuple[PoolGroup, list[LocalPool]]] = []
+        for redis in dict.fromkeys(redis for _, redis in plan.pools):
+            try:
+                queues = RedisQueues(redis)
+            except QueueTrouble as trouble:
+                raise PoolFailed(str(trouble)) from trouble
+            pools = [self._build_pool(pool, redis, tell) for pool, own in plan.pools if own == redis]
+            group = PoolGroup(queues, TellingListener(partial(tell, "")))
+            group.housekeeping.cron_tables_seconds = _CRON_TABLES_SECONDS
             self.pools += pools
-            self._groups.append(RedisGroup(store, pools, partial(tell, "")))
+            self._groups.append((group, pools))
         self._stopping = asyncio.Event()
 
-    def _build_pool(self, pool: Pool, address: RedisAddress, tell: Callable[[str, str], None]) -> LocalPool:
-        context = PoolContext(
-            pool, address, self._stores[address], self._id, self._plan.log_folder, partial(tell, pool.name)
-        )
-        return BurstPool(context) if pool.spec.type == "Job" else Fleet(context)
+    def _build_pool(self, pool: Pool, redis: RedisIdentity, tell: Callable[[str, str], None]) -> LocalPool:
+        context = PoolContext(pool, redis, self._id, self._plan.log_folder, partial(tell, pool.name))
+        return LocalBurstPool(context) if pool.spec.type == "Job" else LocalReplicaPool(context)
 
-    def pictures(self) -> list[PoolPicture]:
-        return [pool.picture() for pool in self.pools]
+    def snapshots(self) -> list[LocalSnapshot]:
+        return [pool.snapshot() for pool in self.pools]
 
     @property
     def is_stopping(self) -> bool:
@@ -72,7 +105,7 @@ class LocalSession:
         return all(pool.is_gone for pool in self.pools)
 
     def stop(self) -> None:
-        """Drain everything and end; asked a second time, hurry."""
+        """Drain everything and end; a second call hurries."""
         if self._stopping.is_set():
             self._stop_pools()
         self._stopping.set()
@@ -82,13 +115,15 @@ class LocalSession:
             pool.stop(monotonic())
 
     async def run(self) -> None:
-        """Run until it is told to stop and nothing of it is left; raises PoolFailed when a pool cannot run."""
+        """Run until it is stopped and no process is left; raises PoolFailed when a pool cannot run."""
         longest_drain = max(pool.spec.worker.drain_seconds for pool in self.pools)
         patience_seconds = longest_drain + KILL_AFTER_DRAIN_SECONDS
         guard = start_guard(
             self._id, patience_seconds, None if self._plan.keeps_logs else self._plan.log_folder
         )
-        sizing = [asyncio.create_task(group.run()) for group in self._groups]
+        for group, pools in self._groups:
+            group.set_pools({pool.context.pool.key: pool for pool in pools})
+        sizing = [asyncio.create_task(group.run()) for group, _ in self._groups]
         try:
             while not self._stopping.is_set():
                 await self._look_after()
@@ -99,22 +134,24 @@ class LocalSession:
                     if pool.failure is not None:
                         raise PoolFailed(pool.failure)
         finally:
-            for task in sizing:
+            for group, _ in self._groups:
+                group.set_pools({})  # dashboards forget the pools
+            actions = [pool.action for pool in self.pools if pool.action is not None]
+            for task in (*sizing, *actions):
                 await end_task(task)
             await self._wind_up()
             # Nothing is left but what jobs have started and left behind.
             await asyncio.to_thread(kill_session, self._id)
             await asyncio.to_thread(guard.communicate)
-            for store in self._stores.values():
-                await store.aclose()
 
     async def _look_after(self) -> None:
         """See to all processes, then wait a little."""
         now = monotonic()
         news = await asyncio.gather(*(pool.look_after(now) for pool in self.pools))
         if any(news):
-            for group in self._groups:
-                group.wake()
+            for group, pools in self._groups:
+                for pool in pools:
+                    group.touch(pool.context.pool.key)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({stopping}, timeout=_LOOK_AFTER_SECONDS)
         stopping.cancel()
@@ -126,14 +163,3 @@ class LocalSession:
             now = monotonic()
             await asyncio.gather(*(pool.look_after(now) for pool in self.pools))
             await asyncio.sleep(_LOOK_AFTER_SECONDS)
-
-
-def _open_store(address: RedisAddress) -> JobStore:
-    return JobStore(
-        RRQSettings(
-            redis_dsn=address.dsn,
-            key_prefix=address.key_prefix,
-            redis_socket_timeout_seconds=_REDIS_TIMEOUT_SECONDS,
-            redis_connect_timeout_seconds=_REDIS_TIMEOUT_SECONDS,
-        )
-    )

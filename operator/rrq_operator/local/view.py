@@ -7,18 +7,18 @@ from rich.table import Table
 from rich.text import Text
 
 from rrq.commands.formatting import printable
-from rrq_operator.local.pool_snapshot import PoolPicture, draw_chart
+from rrq_operator.local.snapshot import LocalSnapshot, draw_chart
 
 EVENTS_SHOWN = 8
 
 
-def build_screen(pictures: Sequence[PoolPicture], events: Sequence[str], footer: str) -> RenderableType:
+def build_screen(snapshots: Sequence[LocalSnapshot], events: Sequence[str], footer: str) -> RenderableType:
     parts: list[RenderableType] = []
-    for picture in pictures:
+    for shown in snapshots:
         parts += [
-            _build_figures(picture),
-            Text(f"  {picture.words}", style="cyan"),
-            _build_charts(picture),
+            _build_figures(shown),
+            Text(f"  {shown.words}", style="cyan"),
+            _build_charts(shown),
             Text(),
         ]
     parts += [
@@ -28,24 +28,24 @@ def build_screen(pictures: Sequence[PoolPicture], events: Sequence[str], footer:
     return Group(*parts, Text(footer, style="dim italic"))
 
 
-def _build_figures(picture: PoolPicture) -> Table:
+def _build_figures(shown: LocalSnapshot) -> Table:
     table = Table.grid(padding=(0, 3))
     table.add_row("pool", "ready", "wanted", "due", "later", "busy", "attempts done", style="dim")
     table.add_row(
-        Text(picture.name, style="bold"),
-        _describe_size(picture),
-        str(picture.desired),
-        "?" if picture.due is None else f"{picture.due:,}",
-        f"{picture.later:,}",
-        f"{picture.busy:,}",
-        Text(f"{picture.done:,}", style="green"),
+        Text(shown.name, style="bold"),
+        _describe_size(shown),
+        str(shown.desired),
+        "?" if shown.due is None else f"{shown.due:,}",
+        f"{shown.later:,}",
+        f"{shown.busy:,}",
+        Text(f"{shown.done:,}", style="green"),
     )
     return table
 
 
-def _build_charts(picture: PoolPicture) -> Table:
-    depths = [sample.depth for sample in picture.history]
-    sizes = [sample.replicas for sample in picture.history]
+def _build_charts(shown: LocalSnapshot) -> Table:
+    depths = [sample.depth for sample in shown.history]
+    sizes = [sample.replicas for sample in shown.history]
     table = Table.grid(padding=(0, 1))
     for label, values, style in (("  jobs", depths, "yellow"), ("  replicas", sizes, "green")):
         largest = max((value for value in values if value is not None), default=0)
@@ -57,15 +57,15 @@ def _build_charts(picture: PoolPicture) -> Table:
     return table
 
 
-def describe(picture: PoolPicture) -> str:
+def describe(shown: LocalSnapshot) -> str:
     """Return a pool as one line, for a log."""
-    due = "?" if picture.due is None else picture.due
+    due = "?" if shown.due is None else shown.due
     return (
-        f"{picture.name}: {_describe_size(picture)} ready, {picture.desired} wanted, {due} due, "
-        f"{picture.later} later, {picture.busy} busy, {picture.done} attempts done: {picture.words}"
+        f"{shown.name}: {_describe_size(shown)} ready, {shown.desired} wanted, {due} due, "
+        f"{shown.later} later, {shown.busy} busy, {shown.done} attempts done: {shown.words}"
     )
 
 
-def _describe_size(picture: PoolPicture) -> str:
-    leaving = f" (+{picture.leaving} leaving)" if picture.leaving else ""
-    return f"{picture.ready}/{picture.replicas}{leaving}"
+def _describe_size(shown: LocalSnapshot) -> str:
+    leaving = f" (+{shown.leaving} leaving)" if shown.leaving else ""
+    return f"{shown.ready}/{shown.replicas}{leaving}"

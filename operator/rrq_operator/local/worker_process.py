@@ -1,4 +1,4 @@
-"""One supervisor process: started, probed, told to end. Whether it should run is for others to say."""
+"""One supervisor process: started, probed, terminated. The pool decides whether it should run."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl+C is for local mode, which then ends its replicas in order.
+                # Ctrl+C is for local mode, which then drains its replicas.
                 start_new_session=True,
             )
 
@@ -41,7 +41,7 @@ class WorkerProcess:
         return port is not None and await _answers_ok(port, "/readyz")
 
     def terminate(self) -> None:
-        """Have it drain and end; a second time it hurries."""
+        """Have it drain and end; a second call hurries."""
         self._process.terminate()
 
     def kill(self) -> None:

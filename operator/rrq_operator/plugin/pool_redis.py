@@ -17,8 +17,9 @@ from rrq.exc import RRQError
 from rrq.runtime.masking import mask_secrets, mask_url
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.cluster.kube import Kube
-from rrq_operator.cluster.redis_sources import RedisIdentity, RedisSources, RedisSourceTrouble
+from rrq_operator.cluster.redis_sources import RedisSources, RedisSourceTrouble
 from rrq_operator.plugin.options import Access, Target
 from rrq_operator.plugin.pools import SeenPool, open_cluster
 

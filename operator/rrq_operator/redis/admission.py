@@ -1,8 +1,8 @@
-"""Looks at queues so that only jobs that may start ask for pods.
+"""Moves due jobs that may not start out of the count, so that only jobs that may start ask for pods.
 
-What a limit or a pause of its function keeps from starting is put aside by the claim that meets it, and comes back when
-its time has come. A pool at zero has nobody who claims; so whoever sizes it has Redis do the same before it counts.
-While nothing is paused or limited, this is one observation and nothing else.
+The claim that meets a job which a limit or a pause of its function blocks puts it aside, and it comes back when its time
+has come. A pool at zero has no worker that claims, so the operator has Redis do the same before it sizes the pool.
+While nothing is paused or limited, none of this runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +11,15 @@ from typing import Protocol
 
 from rrq.broker.messages import Admission, Observation
 from rrq.broker.observe_calls import ADMITTED_PER_CALL
+from rrq_operator.redis.queues import QueueTrouble
 
 #: Due jobs that one call looks at, in all its queues together: a few milliseconds of Redis.
 _ENTRIES_PER_CALL = 2 * ADMITTED_PER_CALL
-#: The rest is left for the next round, or everybody else would wait for it.
+#: The rest is left for the next round, or all other pools would wait for it.
 _MOST_CALLS = 20
 
 
-class Queues(Protocol):
+class AdmittingQueues(Protocol):
     """The queues of one Redis."""
 
     async def observe(self, horizons_seconds: Mapping[str, float]) -> Observation: ...
@@ -31,39 +32,29 @@ class _Sorted:
     unfinished: Mapping[str, int] = field(default_factory=dict)
 
 
-class SortedLook:
-    """Observes the queues of one Redis, with jobs that may not start put aside."""
+class JobAdmission:
+    """Puts blocked jobs of one Redis aside, the queues that waited longest first."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        troubles: tuple[type[Exception], ...],
-        on_trouble: Callable[[Exception], None],
-    ) -> None:
-        """``on_trouble`` hears of jobs that could not be put aside: they are counted as if they might start."""
+    def __init__(self, queues: AdmittingQueues, on_trouble: Callable[[QueueTrouble], None]) -> None:
+        """``on_trouble``: called when jobs could not be put aside; they are then counted as if they might start."""
         self._queues = queues
-        self._troubles = troubles
         self._on_trouble = on_trouble
         self._turn = 0
         self._looked_at: dict[str, int] = {}
 
-    async def look(self, horizons_seconds: Mapping[str, float]) -> Observation:
-        """Return the queues (by short name, each with its horizon) and all living workers."""
-        seen = await self._queues.observe(horizons_seconds)
-        if not seen.is_controlled:
-            self._looked_at.clear()
-            return seen
+    async def set_aside(self, seen: Observation, horizons_seconds: Mapping[str, float]) -> Observation:
+        """Return the observation of these queues (by short name, each with its horizon) without blocked jobs."""
         try:
             done = await self._sort(seen)
-        except self._troubles as error:
-            self._on_trouble(error)
+        except QueueTrouble as trouble:
+            self._on_trouble(trouble)
             return seen
         if done.has_changed:
             seen = await self._queues.observe(horizons_seconds)
-        return hold_back(seen, done.unfinished)
+        return count_unsorted_as_blocked(seen, done.unfinished)
 
     async def _sort(self, seen: Observation) -> _Sorted:
-        # Those that waited longest first: where there is too much for one round, everybody gets a turn.
+        # Where there is too much for one round, every queue gets a turn.
         waiting = sorted(find_unsorted(seen), key=lambda name: self._looked_at.get(name, 0))
         has_changed, unfinished = False, dict[str, int]()
         for _ in range(_MOST_CALLS):
@@ -98,11 +89,11 @@ def take_some(names: Sequence[str], seen: Observation) -> list[str]:
     return taken
 
 
-def hold_back(seen: Observation, unfinished: Mapping[str, int]) -> Observation:
-    """Return the observation with what could not be looked at yet counted as held.
+def count_unsorted_as_blocked(seen: Observation, unfinished: Mapping[str, int]) -> Observation:
+    """Return the observation with the jobs that could not be looked at yet counted as blocked.
 
-    Jobs are put aside from the front. Where so many were that a round did not see their end, what is behind them is
-    most likely more of the same; whoever asked for pods for it would have them idle a moment later.
+    Jobs are put aside from the front. Where one round did not come to the end of them, what is behind is most likely more
+    of the same; pods that were asked for it would be idle a second later.
     """
     if not unfinished:
         return seen

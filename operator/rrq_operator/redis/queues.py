@@ -1,15 +1,17 @@
-"""One Redis, as the operator uses it: observe, be woken, flag pods, report deaths, fire cron entries.
+"""One Redis, as operator and local mode use it: observe, listen, flag pods, report deaths, fire cron entries.
 
-Every trouble becomes a QueueTrouble with words for a condition; nothing here decides anything.
+Every failure becomes a QueueTrouble with words for a condition; nothing here decides anything.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
+
+from pydantic import ValidationError
 
 from rrq import RRQClient, RRQSettings
 from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
@@ -20,29 +22,30 @@ from rrq.engine.cron_scheduler import CronTracker
 from rrq.exc import RRQError, SettingsError
 from rrq.flow import PoolReport
 from rrq.runtime.masking import MASK, clean_foreign_text, mask_secrets, mask_url
-from rrq_operator.api.redis_urls import drop_client_options, find_passwords
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity, drop_client_options, find_passwords
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.publishing import Publication
 
 logger = logging.getLogger(__name__)
 
-#: Longer than a healthy Redis ever takes; a tick must not hang on a dead one.
+#: Longer than a healthy Redis ever takes; a round must not hang on a dead one.
 _TIMEOUT_SECONDS = 2.0
-#: For all that one question takes, opening a connection and asking again included.
+#: For a whole operation, opening a connection and retries included.
 _CALL_SECONDS = 5.0
 #: The largest legitimate reply tells of 10,000 workers in 300 bytes and 11 values each, with many queues per worker in
-#: more bytes. A tenant whose Redis sends more is unreadable; beyond that it would cost everybody memory and time.
+#: more bytes. A Redis that sends more counts as unreadable: it would cost all tenants memory and time.
 _MOST_REPLY_BYTES = 8 * 1024 * 1024
 _MOST_REPLY_VALUES = 150_000
 #: A flag outlives the operator by this long, so that a pool is not left half drained.
 DRAIN_SECONDS = 30.0
+#: Three renewals fit into the life of a flag.
+_RENEW_DRAIN_SECONDS = DRAIN_SECONDS / 3
 _SHORTEST_RETRY_SECONDS = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
 #: The rest is left for the next round, or all pools would wait for it.
 _MOST_SWEEPS = 4
-#: As much as a hundred busy queues announce, each every 50 ms. What is heard late only brings a look that the poll of each
-#: second brings as well.
+#: As much as a hundred busy queues announce, each every 50 ms. An announcement that is read late only brings a look that the
+#: poll of each second brings as well.
 _HEARD_AT_ONCE = 20
 _HEARD_PER_SECOND = 2000
 
@@ -61,13 +64,21 @@ class RedisQueues:
     Raises QueueTrouble when its URL cannot be used at all.
     """
 
-    def __init__(self, identity: RedisIdentity, may_write: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        identity: RedisIdentity,
+        may_write: Callable[[], bool] = lambda: True,
+        on_call: Callable[[float], None] = lambda count: None,
+    ) -> None:
+        """``may_write`` is asked before every write; ``on_call`` gets the number of calls that are made."""
         self.identity = identity
         self._may_write = may_write
+        self._on_call = on_call
+        self._is_unreadable = False
         self._client = _open_client(identity)
         self._store = self._client.job_store
         self._cron = CronTracker(self._client)
-        #: Calls made so far, for metrics and benchmarks.
+        #: Calls made so far.
         self.calls = 0
 
     async def aclose(self) -> None:
@@ -79,25 +90,37 @@ class RedisQueues:
 
     async def observe(self, horizons_seconds: Mapping[str, float]) -> Observation:
         """Look at the queues (by short name, each with its horizon) and at all living workers."""
-        self.calls += 1
-        async with self._asking():
-            return await self._store.observe(list(horizons_seconds), horizons_seconds)
+        self._count()
+        try:
+            async with self._asking():
+                seen = await self._store.observe(list(horizons_seconds), horizons_seconds)
+        except QueueTrouble:
+            raise
+        except Exception as error:
+            # Anybody may have stored anything in Redis: its pools are to say so, not to be passed over in silence.
+            if not self._is_unreadable:
+                self._is_unreadable = True
+                logger.exception("queues cannot be parsed", extra={"redis": repr(self.identity)})
+            said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
+            raise QueueTrouble("Unreadable", f"What Redis holds cannot be parsed: {said}") from error
+        self._is_unreadable = False
+        return seen
 
     async def admit(self, queues: Sequence[str]) -> Admission:
-        """Put jobs of these queues aside that may not start, and let in all that may again."""
-        self.calls += 1
+        """Put jobs of these queues aside that may not start, and queue those again that may."""
+        self._count()
         async with self._asking(writes=True):
             return await self._store.admit_jobs(queues)
 
-    async def publish(self, told: Publication) -> None:
-        """Tell dashboards how pools stand."""
-        self.calls += 1
+    async def publish(self, publication: Publication) -> None:
+        """Write how pools stand, for dashboards."""
+        self._count()
         async with self._asking(writes=True):
-            await self._store.publish_pools(told.reports, told.decided, told.gone)
+            await self._store.publish_pools(publication.reports, publication.decided, publication.gone)
 
     async def read_published(self) -> list[PoolReport]:
-        """Return what anybody has told of pools."""
-        self.calls += 1
+        """Return the reports on pools that operators have published."""
+        self._count()
         async with self._asking():
             return await self._store.read_pools()
 
@@ -112,9 +135,9 @@ class RedisQueues:
             except REDIS_ERRORS as error:
                 logger.debug("not listening to Redis", extra={"error": self._clean(error)})
             except Exception:
-                # Whatever somebody publishes there, the wake-ups of others must go on.
+                # Anybody may publish anything there; the wake-ups must go on.
                 logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
-            # A server that hangs up again and again is not asked ten times a second.
+            # A server that hangs up again and again is not called ten times a second.
             if monotonic() - started_at > _LONGEST_RETRY_SECONDS:
                 retry_seconds = _SHORTEST_RETRY_SECONDS
             await asyncio.sleep(retry_seconds * random.uniform(0.5, 1.0))
@@ -131,7 +154,7 @@ class RedisQueues:
             await self._each(self._store.clear_drain(uid) for uid in pod_uids)
 
     async def report(self, deaths: Deaths) -> int:
-        """Give back the jobs of the dead, shorten the leases of the doubtful; returns how many jobs came back."""
+        """Return the jobs of dead workers to their queues and shorten the leases of doubtful ones; returns how many jobs."""
         returned = 0
         refusal: Exception | None = None
         async with self._asking(writes=True):
@@ -141,20 +164,20 @@ class RedisQueues:
                 except LOST_REPLY_ERRORS:
                     raise
                 except REDIS_ERRORS as error:
-                    refusal = error  # what is wrong with one of the dead does not concern the next
+                    refusal = error  # what is wrong with one dead worker does not concern the next
             if deaths.hints:
-                self.calls += 1
+                self._count()
                 await self._store.shorten_leases(deaths.hints)
         if refusal is not None:
             raise self._trouble(refusal) from refusal
         return returned
 
     async def sweep(self) -> int:
-        """Give back jobs of workers whose lease has ended, so many in one go; returns how many came back."""
+        """Reap workers whose lease has ended, a bounded number at once; returns how many jobs are queued again."""
         returned = 0
         async with self._asking(writes=True):
             for _ in range(_MOST_SWEEPS):
-                self.calls += 1
+                self._count()
                 reaped = await self._store.reap_workers()
                 returned += reaped.returned + reaped.buried
                 if not reaped.has_more:
@@ -165,14 +188,14 @@ class RedisQueues:
         returned = 0
         has_more = True
         while has_more:
-            self.calls += 1
+            self._count()
             reaped = await self._store.reap_workers(certificate)
             returned += reaped.returned + reaped.buried
             has_more = reaped.has_more
         return returned
 
     async def read_cron_tables(self) -> tuple[CronTable, ...]:
-        self.calls += 1
+        self._count()
         async with self._asking():
             return await self._store.read_cron_tables()
 
@@ -181,7 +204,7 @@ class RedisQueues:
         self._cron.track(unattended, attended)
 
     async def fire_cron(self, now_ms: int) -> list[CronJob]:
-        """Enqueue the cron entries that are due; returns those that were not fired elsewhere."""
+        """Enqueue the jobs of cron entries that are due; returns the entries that no worker had fired."""
         async with self._asking(writes=True):
             return await self._cron.fire_due(datetime.fromtimestamp(now_ms / 1000, UTC))
 
@@ -190,22 +213,26 @@ class RedisQueues:
         look_at = self._cron.find_next_look()
         return None if look_at is None else int(look_at.timestamp() * 1000)
 
+    def _count(self, calls: int = 1) -> None:
+        self.calls += calls
+        self._on_call(calls)
+
     async def _each(self, calls: Iterable[Awaitable[None]]) -> None:
         pending = list(calls)
-        self.calls += len(pending)
-        # All at once on one connection; the first trouble is everybody's.
+        self._count(len(pending))
+        # All at once on one connection; the first failure is that of all.
         for answer in await asyncio.gather(*pending, return_exceptions=True):
             if answer is not None:
                 raise answer
 
     @contextlib.asynccontextmanager
     async def _asking(self, *, writes: bool = False) -> AsyncIterator[None]:
-        """Bound what is asked inside in time, and make one kind of trouble of whatever comes of it."""
-        # A leader that was deposed while it waited must not write any more: another one does by now.
+        """Bound the calls inside in time, and turn every error into a QueueTrouble."""
+        # A leader that lost the Lease while it waited must not write any more: another one does by now.
         if writes and not self._may_write():
             raise QueueTrouble(
                 "NotLeader",
-                f"Redis {mask_url(self.identity.url)} was not written to: this operator does not lead.",
+                f"Redis {mask_url(self.identity.url)} was not written to: this operator is not the leader.",
             )
         try:
             async with asyncio.timeout(_CALL_SECONDS):
@@ -231,10 +258,48 @@ class RedisQueues:
         return clean_foreign_text(said) or type(error).__name__
 
 
+class DrainFlags:
+    """The flags that keep pods of one pool from claiming jobs. Each ends by itself unless it is renewed."""
+
+    def __init__(self) -> None:
+        self._flagged_at: dict[str, float] = {}
+
+    @property
+    def fresh(self) -> frozenset[str]:
+        """The pods that were flagged here."""
+        return frozenset(self._flagged_at)
+
+    def are_live(self, pod_uids: Iterable[str]) -> bool:
+        """Whether the flags of all these pods last for a good while."""
+        now = monotonic()
+        return all(now - self._flagged_at.get(uid, float("-inf")) < DRAIN_SECONDS / 2 for uid in pod_uids)
+
+    async def release(self, queues: RedisQueues, pod_uids: Sequence[str]) -> None:
+        if pod_uids:
+            await queues.release(pod_uids)
+            for uid in pod_uids:
+                self._flagged_at.pop(uid, None)
+
+    async def renew(self, queues: RedisQueues, pod_uids: Sequence[str], claiming: Collection[str]) -> bool:
+        """Flag these pods if they still claim jobs or if their flag is about to end; returns whether any was flagged."""
+        now = monotonic()
+        stale = [
+            uid
+            for uid in pod_uids
+            if uid in claiming or now - self._flagged_at.get(uid, float("-inf")) > _RENEW_DRAIN_SECONDS
+        ]
+        if stale:
+            await queues.drain(stale)
+            self._flagged_at |= dict.fromkeys(stale, monotonic())
+        now = monotonic()
+        self._flagged_at = {uid: at for uid, at in self._flagged_at.items() if now - at < DRAIN_SECONDS}
+        return bool(stale)
+
+
 async def _hear_in_moderation(
     hear: Callable[[float], Awaitable[str | None]], on_change: Callable[[str], None]
 ) -> None:
-    """Pass on what is announced, so that a flood of it leaves the time of the others alone."""
+    """Pass announcements on at a bounded rate, so that a flood of them leaves time for everything else."""
     while True:
         began_at = monotonic()
         for _ in range(_HEARD_AT_ONCE):
@@ -260,6 +325,9 @@ def _open_client(identity: RedisIdentity) -> RRQClient:
         )
     except SettingsError as error:
         raise QueueTrouble("InvalidURL", str(error)) from error
-    except (ValueError, TypeError):
+    except (ValueError, TypeError) as error:
+        faults = error.errors() if isinstance(error, ValidationError) else []
+        if words := [fault["msg"] for fault in faults if fault["loc"] != ("redis_dsn",)]:
+            raise QueueTrouble("InvalidURL", f"{mask_url(identity.url)}: {'; '.join(words)}") from None
         # Without its cause and words, which may quote the URL with the password in it.
         raise QueueTrouble("InvalidURL", f"{mask_url(identity.url)} is no Redis URL.") from None

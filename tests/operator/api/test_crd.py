@@ -10,8 +10,8 @@ import yaml
 
 from bad_manifests import BAD_MANIFESTS
 from rrq_operator.api.crd import build_crd, render_crd
-from rrq_operator.api.pool_status import Condition, PoolStatus
-from rrq_operator.api.spec import JobRuns, PoolSpec, Scaling
+from rrq_operator.api.schedules import JobRuns
+from rrq_operator.api.spec import PoolSpec, Scaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,24 +128,3 @@ def test_every_rule_has_a_bad_manifest_that_breaks_it(root: dict[str, Any]) -> N
     }
     assert untried == set()
     assert len(BAD_MANIFESTS) >= 45
-
-
-def test_a_status_says_nothing_of_what_is_unknown() -> None:
-    assert PoolStatus().to_manifest() == {}
-    assert PoolStatus(due=0).to_manifest() == {"due": 0}
-
-
-def test_times_of_a_status_have_whole_seconds_of_utc() -> None:
-    condition = Condition.model_validate(
-        {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Idle",
-            "message": "",
-            "lastTransitionTime": "2026-01-01T01:00:00.75+01:00",
-            "somethingNewer": 1,
-        }
-    )
-    [written] = PoolStatus(conditions=[condition]).to_manifest()["conditions"]
-    assert written["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-    assert "somethingNewer" not in written

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bad_manifests import BAD_MANIFESTS, GOOD_CHANGES, LEFT_OUT, change, cron, good_manifest
 from rrq.cron import CronSchedule
-from rrq_operator.api.spec import JobRuns, PoolSpec, Scaling, SpecError, parse_pool
+from rrq_operator.api.schedules import JobRuns
+from rrq_operator.api.spec import PoolSpec, Scaling, SpecError, parse_pool
 
 
 def parse(**changes: Any) -> PoolSpec:

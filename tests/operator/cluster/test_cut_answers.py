@@ -11,8 +11,7 @@ from kubernetes.aio.client import Configuration
 from listening import Listener
 from rrq_operator.cluster.election_lease import KubeLeaseStore
 from rrq_operator.cluster.kube import Kube, KubeUnavailable
-from rrq_operator.control.election import LeaseUnreachable
-from rrq_operator.decide.election_rules import LeaseRecord
+from rrq_operator.decide.election_rules import LeaseRecord, LeaseUnreachable
 
 if TYPE_CHECKING:
     import asyncio

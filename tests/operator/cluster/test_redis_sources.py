@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pools import build_pool
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import Pool, parse_pool
 from rrq_operator.cluster import redis_sources
 from rrq_operator.cluster.kube import Kube, KubeMissing, KubeUnavailable
 from rrq_operator.cluster.redis_sources import (
-    RedisIdentity,
     RedisSources,
     RedisSourceTrouble,
     ResolvedRedis,

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from election_world import Weather, World
-from rrq_operator.control.election import Leadership, WorkDoesNotStop
+from election_simulation import Network, Simulation
 from rrq_operator.decide.election_rules import (
     MOST_TRANSITIONS,
     Acquire,
@@ -29,6 +28,7 @@ from rrq_operator.decide.election_rules import (
     Sighting,
     Timing,
     Wait,
+    WorkDoesNotStop,
     build_held,
     build_released,
     build_vacant,
@@ -38,6 +38,8 @@ from rrq_operator.decide.election_rules import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rrq_operator.control.election import Leadership
 
 TIMING = Timing()
 NOON = datetime(2031, 5, 17, 12, 0, 0, 5, tzinfo=UTC)
@@ -177,85 +179,87 @@ def test_times_that_do_not_fit_together_are_refused(change: dict[str, float], me
 
 
 @contextmanager
-def a_world(seed: int = 0, record: LeaseRecord | None = RELEASED) -> Iterator[World]:
-    world = World(seed, record)
+def simulated(seed: int = 0, record: LeaseRecord | None = RELEASED) -> Iterator[Simulation]:
+    simulation = Simulation(seed, record)
     try:
-        yield world
+        yield simulation
     finally:
-        world.close()
+        simulation.close()
 
 
 def test_a_killed_leader_is_followed_within_the_time_promised() -> None:
     for seed in range(10):
-        with a_world(seed) as world:
-            world.add("a")
-            world.add("b")
-            world.run(3 + seed / 10)
-            (leader,) = world.leaders()
-            world.candidates[leader].kill()
-            world.run(0.01)
-            assert TIMING.lease_seconds - 1.1 < world.run_until_led(TAKEOVER_SECONDS) < 6.5
+        with simulated(seed) as simulation:
+            simulation.add("a")
+            simulation.add("b")
+            simulation.run(3 + seed / 10)
+            (leader,) = simulation.leaders()
+            simulation.candidates[leader].kill()
+            simulation.run(0.01)
+            assert TIMING.lease_seconds - 1.1 < simulation.run_until_led(TAKEOVER_SECONDS) < 6.5
 
 
 def test_a_leader_that_is_asked_to_end_leaves_the_lease_to_the_next() -> None:
     for seed in range(10):
-        with a_world(seed) as world:
-            world.add("a")
-            world.add("b")
-            world.run(3 + seed / 10)
-            (leader,) = world.leaders()
-            candidate = world.candidates[leader]
+        with simulated(seed) as simulation:
+            simulation.add("a")
+            simulation.add("b")
+            simulation.run(3 + seed / 10)
+            (leader,) = simulation.leaders()
+            candidate = simulation.candidates[leader]
             candidate.stop()
-            world.run(0.1)
+            simulation.run(0.1)
             assert candidate.task.done()
             assert candidate.task.result() is None
             assert candidate.changes == [True, False]
-            assert world.run_until_led(2.0) < 1.5
-            assert world.record is not None
-            assert world.record.transitions == 2
+            assert simulation.run_until_led(2.0) < 1.5
+            assert simulation.record is not None
+            assert simulation.record.transitions == 2
 
 
 def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
     for seed in range(10):
-        with a_world(seed, record=None) as world:
-            world.add("a")
-            world.add("b")
-            world.run_until_led(TAKEOVER_SECONDS)
-            (leader,) = world.leaders()
-            world.run((0.01, 0.5, 3)[seed % 3])
-            world.delete()
-            world.run(10)
-            assert world.leaders() == [leader]
-            assert world.candidates[leader].changes == [True]
+        with simulated(seed, record=None) as simulation:
+            simulation.add("a")
+            simulation.add("b")
+            simulation.run_until_led(TAKEOVER_SECONDS)
+            (leader,) = simulation.leaders()
+            simulation.run((0.01, 0.5, 3)[seed % 3])
+            simulation.delete()
+            simulation.run(10)
+            assert simulation.leaders() == [leader]
+            assert simulation.candidates[leader].changes == [True]
 
 
 def test_a_leader_cut_off_stops_its_work_before_its_deadline_and_leads_again_later() -> None:
-    with a_world() as world:
-        leader = world.add("a")
-        world.run(3)
-        world.weather = Weather(lost_requests=1.0)
-        world.run(3.6)
+    with simulated() as simulation:
+        leader = simulation.add("a")
+        simulation.run(3)
+        simulation.network = Network(lost_requests=1.0)
+        simulation.run(3.6)
         assert leader.changes == [True, False]
-        world.weather = Weather()
-        world.run_until_led(2.0)
+        simulation.network = Network()
+        simulation.run_until_led(2.0)
         assert leader.changes == [True, False, True]
         assert [term.is_held() for term in leader.terms] == [False, True]
 
 
 def test_a_leadership_counts_from_the_sending_of_the_renewal_not_from_its_answer() -> None:
-    with a_world() as world:
-        leader = world.add("a")
-        world.run(3)
-        world.freeze()
-        while not world.is_waited_for:
-            world.run(0.01)
-        sent_at_seconds = world.now_seconds
-        world.run(0.9)
-        world.thaw()
-        world.weather = Weather(lost_requests=1.0)
+    with simulated() as simulation:
+        leader = simulation.add("a")
+        simulation.run(3)
+        simulation.freeze()
+        while not simulation.is_waited_for:
+            simulation.run(0.01)
+        sent_at_seconds = simulation.now_seconds
+        simulation.run(0.9)
+        simulation.thaw()
+        simulation.network = Network(lost_requests=1.0)
         while leader.is_held():
-            world.run(0.01)
-        assert world.now_seconds - sent_at_seconds == pytest.approx(TIMING.renew_deadline_seconds, abs=0.1)
+            simulation.run(0.01)
+        assert simulation.now_seconds - sent_at_seconds == pytest.approx(
+            TIMING.renew_deadline_seconds, abs=0.1
+        )
 
 
 def test_work_that_fails_releases_the_lease_and_fails_the_election() -> None:
@@ -263,14 +267,14 @@ def test_work_that_fails_releases_the_lease_and_fails_the_election() -> None:
         await asyncio.sleep(2)
         raise RuntimeError("out of ideas")
 
-    with a_world() as world:
-        candidate = world.add("a", work=fail)
-        world.run(3)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=fail)
+        simulation.run(3)
         with pytest.raises(RuntimeError, match="out of ideas"):
             candidate.task.result()
         assert candidate.changes == [True, False]
-        assert world.record is not None
-        assert (world.record.holder, world.record.duration_seconds) == ("", 1)
+        assert simulation.record is not None
+        assert (simulation.record.holder, simulation.record.duration_seconds) == ("", 1)
 
 
 async def go_on(leadership: Leadership, *, for_seconds: float, steps: int = 1) -> None:
@@ -283,67 +287,67 @@ async def go_on(leadership: Leadership, *, for_seconds: float, steps: int = 1) -
 
 @pytest.mark.parametrize("ending", ["lost", "stopped"])
 def test_work_that_does_not_stop_fails_the_election_and_keeps_the_lease(ending: str) -> None:
-    with a_world() as world:
-        candidate = world.add("a", work=partial(go_on, for_seconds=1.1))
-        world.run(3)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=partial(go_on, for_seconds=1.1))
+        simulation.run(3)
         if ending == "lost":
-            world.weather = Weather(lost_requests=1.0)
+            simulation.network = Network(lost_requests=1.0)
         else:
             candidate.stop()
-        world.run(TIMING.lease_seconds)
+        simulation.run(TIMING.lease_seconds)
         with pytest.raises(WorkDoesNotStop, match="End this process"):
             candidate.task.result()
-        assert world.record is not None
-        assert world.record.holder == "a"
+        assert simulation.record is not None
+        assert simulation.record.holder == "a"
         assert not candidate.is_held()
 
 
 def test_work_may_take_a_moment_to_stop_and_still_holds_while_it_does() -> None:
-    with a_world() as world:
-        candidate = world.add("a", work=partial(go_on, for_seconds=0.9))
-        world.run(3)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=partial(go_on, for_seconds=0.9))
+        simulation.run(3)
         candidate.stop()
-        world.run(0.8)
+        simulation.run(0.8)
         assert candidate.is_held()
-        world.run(0.2)
+        simulation.run(0.2)
         assert candidate.task.done()
         assert not candidate.is_held()
-        assert world.record is not None
-        assert world.record.holder == ""
+        assert simulation.record is not None
+        assert simulation.record.holder == ""
 
 
 @pytest.mark.parametrize("paused_after_seconds", [0.01, 0.3])
 def test_a_process_that_stands_still_while_its_work_ends_goes_on_as_a_candidate(
     paused_after_seconds: float,
 ) -> None:
-    with a_world() as world:
-        candidate = world.add("a", work=partial(go_on, for_seconds=0.5, steps=5))
-        world.run(3)
-        world.weather = Weather(refused=1.0)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=partial(go_on, for_seconds=0.5, steps=5))
+        simulation.run(3)
+        simulation.network = Network(refused=1.0)
         while candidate.is_held():
-            world.run(0.01)
-        world.run(paused_after_seconds)
+            simulation.run(0.01)
+        simulation.run(paused_after_seconds)
         candidate.pause()
-        world.run(3)
+        simulation.run(3)
         candidate.resume()
-        world.run(1)
+        simulation.run(1)
         assert not candidate.task.done()
-        world.weather = Weather()
-        world.run_until_led(2.0)
+        simulation.network = Network()
+        simulation.run_until_led(2.0)
         assert candidate.changes == [True, False, True]
 
 
 def test_a_second_stop_does_not_give_the_lease_away_under_work_that_goes_on() -> None:
-    with a_world() as world:
-        candidate = world.add("a", work=partial(go_on, for_seconds=0.9))
-        world.run(3)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=partial(go_on, for_seconds=0.9))
+        simulation.run(3)
         candidate.stop()
-        world.run(0.2)
+        simulation.run(0.2)
         candidate.stop()
-        world.run(0.2)
+        simulation.run(0.2)
         assert candidate.task.cancelled()
-        assert world.record is not None
-        assert world.record.holder == "a"
+        assert simulation.record is not None
+        assert simulation.record.holder == "a"
 
 
 def test_work_that_fails_while_it_is_stopped_is_told_and_the_candidate_goes_on(
@@ -355,24 +359,24 @@ def test_work_that_fails_while_it_is_stopped_is_told_and_the_candidate_goes_on(
         finally:
             raise RuntimeError("cannot tidy up")
 
-    with a_world() as world:
-        candidate = world.add("a", work=fail_at_the_end)
-        world.run(3)
-        world.weather = Weather(lost_requests=1.0)
-        world.run(5)
-        world.weather = Weather()
-        world.run_until_led(2.0)
+    with simulated() as simulation:
+        candidate = simulation.add("a", work=fail_at_the_end)
+        simulation.run(3)
+        simulation.network = Network(lost_requests=1.0)
+        simulation.run(5)
+        simulation.network = Network()
+        simulation.run_until_led(2.0)
         assert candidate.changes == [True, False, True]
         assert "failed while it was stopped" in caplog.text
 
 
 def test_an_unreachable_lease_does_not_keep_anybody_from_ending() -> None:
-    with a_world() as world:
-        candidate = world.add("a")
-        world.run(3)
-        world.freeze()
+    with simulated() as simulation:
+        candidate = simulation.add("a")
+        simulation.run(3)
+        simulation.freeze()
         candidate.stop()
-        world.run(1.1)
+        simulation.run(1.1)
         assert candidate.task.result() is None
 
 
@@ -380,8 +384,8 @@ def test_an_unreachable_lease_does_not_keep_anybody_from_ending() -> None:
 
 seconds_of_storm = st.floats(0, 30)
 shares = st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.0])
-weathers = st.builds(
-    Weather,
+networks = st.builds(
+    Network,
     longest_delay_seconds=st.sampled_from([0.01, 0.3, 1.5, 8.0]),
     lost_requests=shares,
     lost_answers=shares,
@@ -397,15 +401,15 @@ clocks = st.fixed_dictionaries(
 candidate_numbers = st.integers(0, 3)
 
 
-def set_weather(world: World, weather: Weather) -> None:
-    world.weather = weather
+def set_network(simulation: Simulation, network: Network) -> None:
+    simulation.network = network
 
 
-def act_on(world: World, number: int, action: str) -> None:
-    names = sorted(world.candidates)
-    candidate = world.candidates[names[number % len(names)]]
+def act_on(simulation: Simulation, number: int, action: str) -> None:
+    names = sorted(simulation.candidates)
+    candidate = simulation.candidates[names[number % len(names)]]
     if action == "pause leader":
-        candidate = next((world.candidates[name] for name in world.leaders()), candidate)
+        candidate = next((simulation.candidates[name] for name in simulation.leaders()), candidate)
         action = "pause"
     elif action in ("kill", "stop") and candidate.name == names[0]:
         return  # one survives
@@ -418,8 +422,8 @@ def act_on(world: World, number: int, action: str) -> None:
 
 
 troubles = st.one_of(
-    st.builds(lambda weather: partial(set_weather, weather=weather), weathers),
-    st.sampled_from([World.freeze, World.thaw, World.delete]),
+    st.builds(lambda network: partial(set_network, network=network), networks),
+    st.sampled_from([Simulation.freeze, Simulation.thaw, Simulation.delete]),
     st.builds(
         lambda number, action: partial(act_on, number=number, action=action),
         candidate_numbers,
@@ -440,19 +444,19 @@ troubles = st.one_of(
 def test_never_do_two_lead_and_always_one_does_once_the_trouble_ends(
     seed: int,
     candidates: list[dict[str, float]],
-    storm: list[tuple[float, Callable[[World], None]]],
+    storm: list[tuple[float, Callable[[Simulation], None]]],
     record: LeaseRecord | None,
 ) -> None:
-    with a_world(seed, record) as world:  # it checks after every event that at most one leads
+    with simulated(seed, record) as simulation:  # it checks after every event that at most one leads
         for number, clock in enumerate(candidates):
-            world.add(f"candidate-{number}", **clock)
+            simulation.add(f"candidate-{number}", **clock)
         for moment_seconds, trouble in storm:
-            world.at(moment_seconds, partial(trouble, world))
-        world.run(30)
-        world.calm()
-        for candidate in world.candidates.values():
+            simulation.at(moment_seconds, partial(trouble, simulation))
+        simulation.run(30)
+        simulation.calm()
+        for candidate in simulation.candidates.values():
             candidate.resume()
-        world.run_until_led(TAKEOVER_SECONDS)
-        for candidate in world.candidates.values():
+        simulation.run_until_led(TAKEOVER_SECONDS)
+        for candidate in simulation.candidates.values():
             is_over = candidate.task.done() and not candidate.task.cancelled()
             assert not is_over or candidate.task.exception() is None

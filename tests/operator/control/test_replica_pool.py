@@ -14,14 +14,15 @@ import pytest
 
 from pools import build_pool
 from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
-from rrq_operator.cluster.events import Events
-from rrq_operator.cluster.kube import SCALE_MANAGER, KubeMissing, KubeRefused
+from rrq_operator.cluster.cluster_cache import ClusterCache, PoolRecord, parse_record
+from rrq_operator.cluster.kube import KubeMissing, KubeRefused
 from rrq_operator.cluster.redis_sources import SecretVersion
 from rrq_operator.control.metrics import Metrics
+from rrq_operator.control.pool_group import Round
 from rrq_operator.control.replica_pool import ReplicaPool
-from rrq_operator.control.services import Round, Shell
-from rrq_operator.decide.objects import BudgetView, DeploymentView
+from rrq_operator.control.services import Services
+from rrq_operator.decide.manifests import SCALE_MANAGER
+from rrq_operator.decide.objects import BudgetObject, DeploymentObject
 from rrq_operator.decide.shrinking import ShrinkPlan
 from rrq_operator.decide.status import REPLACING_REASON
 
@@ -78,32 +79,34 @@ class Desk:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         }
         self.record: PoolRecord = parse_record(body)
-        self.cluster, self.world = Cluster(), World()
-        self.world.set_pool(self.record)
+        self.cluster, self.cluster_cache = Cluster(), ClusterCache()
+        self.cluster_cache.set_pool(self.record)
         kube: Any = self.cluster
-        self.controller = ReplicaPool(KEY, Shell(kube, self.world, Events(kube), Metrics()))
+        self.controller = ReplicaPool(self.record, Services(kube, self.cluster_cache, Metrics()))
+        assert self.record.pool is not None
+        self.pool = self.record.pool
+        self.controller.source = self.pool.spec.redis
+        self.controller.secret_version = SecretVersion()
+        self.controller.queue_names = ("default",)
         self.show(requested=0, version=10)
 
     def show(
         self, requested: int, version: int, scaled_by: str = SCALE_MANAGER, owner_uid: str = "1"
     ) -> None:
-        self.world.deployments[KEY] = DeploymentView(
+        self.cluster_cache.deployments[KEY] = DeploymentObject(
             KEY, "emails", "2", owner_uid, version, requested, 0, 0, False, "", "", "", scaled_by
         )
 
-    async def look(self, due: int) -> None:
-        """Go one round with so many jobs due."""
-        assert self.record.pool is not None
-        queues = {"default": QueueObservation(due, 0, 0, None, None)}
-        this_round = Round(
-            self.record, ("default",), Observation(1_000, queues), secret_version=SecretVersion()
-        )
-        self.controller.decide(this_round, self.record.pool)
-        await self.controller.act(this_round, self.record.pool)
+    async def look(self, due: int | None) -> None:
+        """Go one round with so many jobs due; None when Redis gives no answer."""
+        queues = {"default": QueueObservation(due, 0, 0, None, None)} if due is not None else None
+        this_round = Round(self.pool, None if queues is None else Observation(1_000, queues))
+        self.controller.decide(this_round)
+        await self.controller.act(this_round)
 
     @property
-    def conditions(self) -> dict[str, tuple[bool | None, str]]:
-        conditions = self.controller._reporter._conditions
+    def conditions(self) -> dict[str, tuple[str, str]]:
+        conditions = self.controller.reporter.latest.conditions or ()
         return {entry.type: (entry.status, entry.reason) for entry in conditions}
 
 
@@ -125,18 +128,12 @@ async def test_an_old_view_does_not_undo_the_size_that_was_asked_for(desk: Desk)
 
 async def test_a_lowered_maximum_is_carried_out_without_redis(desk: Desk) -> None:
     desk.show(requested=30, version=11)
-    assert desk.record.pool is not None
-    controller, without_redis = (
-        desk.controller,
-        Round(desk.record, ("default",), secret_version=SecretVersion()),
-    )
-    controller.decide(without_redis, desk.record.pool)
-    await controller.act(without_redis, desk.record.pool)
+    await desk.look(due=None)
     assert desk.cluster.sizes == []
+    controller = desk.controller
     scaling = replace(controller._memory.scaling, unreadable_since=monotonic() - 60)  # as if it had waited
     controller._memory = replace(controller._memory, scaling=scaling)
-    controller.decide(without_redis, desk.record.pool)
-    await controller.act(without_redis, desk.record.pool)
+    await desk.look(due=None)
     assert desk.cluster.sizes == [20]
 
 
@@ -144,23 +141,21 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
     desk.cluster.refuses_sizes = True
     await desk.look(due=100)
     await desk.look(due=100)
-    assert desk.conditions["ScalingActive"] == (False, "Forbidden")
+    assert desk.conditions["ScalingActive"] == ("False", "Forbidden")
     desk.cluster.refuses_sizes = False
     desk.controller._scale_retry_at = 0.0  # as if the pause were over
     await desk.look(due=100)
     await desk.look(due=100)
-    assert desk.conditions["ScalingActive"] == (True, "Backlog")
+    assert desk.conditions["ScalingActive"] == ("True", "Backlog")
 
 
 async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_secret_was_annotated(
     desk: Desk,
 ) -> None:
-    async def apply(desk: Desk, live: DeploymentView, version: SecretVersion) -> DeploymentView:
-        assert desk.record.pool is not None
-        desk.world.deployments[KEY] = live
-        this_round = Round(desk.record, ("default",), secret_version=version)
-        desk.controller.decide(this_round, desk.record.pool)
-        await desk.controller.act(this_round, desk.record.pool)
+    async def apply(desk: Desk, live: DeploymentObject, version: SecretVersion) -> DeploymentObject:
+        desk.cluster_cache.deployments[KEY] = live
+        desk.controller.secret_version = version
+        await desk.look(due=None)
         metadata, template = desk.cluster.metadata[-1], desk.cluster.templates[-1]
         return replace(
             live,
@@ -169,7 +164,7 @@ async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_s
         )
 
     # The operator before the upgrade showed the resource version.
-    upgraded = replace(desk.world.deployments[KEY], secret_shown="7")
+    upgraded = replace(desk.cluster_cache.deployments[KEY], secret_shown="7")
     upgraded = await apply(desk, upgraded, SecretVersion("first", "7"))
     annotated = await apply(Desk(), upgraded, SecretVersion("first", "8"))
     assert annotated.secret_shown == "7"
@@ -186,37 +181,36 @@ async def test_a_pool_made_anew_waits_no_longer_than_until_its_predecessor_has_l
     left: Manifest = {"metadata": {"ownerReferences": [owner]}}
     desk.cluster.left = {"deployments": left, "poddisruptionbudgets": left}
     desk.show(requested=3, version=10, owner_uid="0")
-    desk.world.budgets[KEY] = BudgetView(KEY, "emails", "0", "", "")
-    children = desk.controller._children
+    desk.cluster_cache.budgets[KEY] = BudgetObject(KEY, "emails", "0", "", "")
+    objects = desk.controller._objects
     await desk.look(due=100)
-    assert children.fault is not None
-    assert children.fault.reason == REPLACING_REASON
-    children._retry_at = monotonic() + 30  # as if it had asked in vain for long
+    assert objects.fault is not None
+    assert objects.fault.reason == REPLACING_REASON
+    objects._retry_at = monotonic() + 30  # as if it had asked in vain for long
     desk.cluster.left.clear()
     await desk.look(due=100)
     assert desk.cluster.sizes == [], "the watch shows it still"
-    del desk.world.deployments[KEY]
+    del desk.cluster_cache.deployments[KEY]
     await desk.look(due=100)
     assert desk.cluster.sizes == [10]
-    assert children.fault is None
+    assert objects.fault is None
 
 
 async def test_a_decision_to_shrink_that_has_grown_old_is_not_carried_out(desk: Desk) -> None:
     await desk.look(due=100)
     desk.show(requested=10, version=11)
     controller = desk.controller
-    assert desk.record.pool is not None
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
-    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version=SecretVersion())
-    controller.decide(this_round, desk.record.pool)
-    assert controller._step is not None
+    this_round = Round(desk.pool, Observation(2_000, queues))
+    controller.decide(this_round)
+    assert controller._decision is not None
     # Pods that were asked for and never came may go at once; here the decision waited too long for its turn.
-    controller._step = replace(controller._step, replicas=0)
-    controller._decided_at = monotonic() - 10
-    await controller.act(this_round, desk.record.pool)
+    step = replace(controller._decision.step, replicas=0)
+    controller._decision = replace(controller._decision, step=step, at=monotonic() - 10)
+    await controller.act(this_round)
     assert desk.cluster.sizes == [10]
-    controller._decided_at = monotonic()
-    await controller.act(this_round, desk.record.pool)
+    controller._decision = replace(controller._decision, at=monotonic())
+    await controller.act(this_round)
     assert desk.cluster.sizes == [10, 0]
 
 
@@ -224,14 +218,14 @@ async def test_pods_are_remembered_as_given_up_before_less_is_asked_for(desk: De
     await desk.look(due=100)
     desk.show(requested=10, version=11)
     controller = desk.controller
-    assert desk.record.pool is not None
     queues = {"default": QueueObservation(0, 0, 0, None, None)}
-    this_round = Round(desk.record, ("default",), Observation(2_000, queues), secret_version=SecretVersion())
-    controller.decide(this_round, desk.record.pool)
-    assert controller._step is not None
-    controller._step = replace(controller._step, replicas=0, plan=ShrinkPlan(drain=("a",)))
-    controller._flagged_at = {"a": monotonic()}
+    this_round = Round(desk.pool, Observation(2_000, queues))
+    controller.decide(this_round)
+    assert controller._decision is not None
+    step = replace(controller._decision.step, replicas=0, plan=ShrinkPlan(drain=("a",)))
+    controller._decision = replace(controller._decision, step=step)
+    controller._flags._flagged_at = {"a": monotonic()}
     # Kubernetes may have heard it even where it does not answer.
     desk.cluster.refuses_sizes = True
-    await controller.act(this_round, desk.record.pool)
+    await controller.act(this_round)
     assert set(controller._memory.given_up) == {"a"}

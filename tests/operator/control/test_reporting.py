@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.cluster.cluster_cache import World, parse_record
+from rrq_operator.api.pool_status import Condition, PoolStatus
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.cluster.kube import KubeUnavailable
 from rrq_operator.control import reporting
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.control.reporting import Reporter
-from rrq_operator.control.services import Round, Shell
-from rrq_operator.decide.status import Condition
+from rrq_operator.control.reporting import PoolReporter
+from rrq_operator.control.services import Services
 
 BODY: dict[str, Any] = {
     "apiVersion": "rrq.dev/v1alpha1",
@@ -36,7 +36,10 @@ class FakeKube:
     def __init__(self) -> None:
         self.is_away = False
         self.loses_answers = False
+        self.takes_events = True
         self.written: list[dict[str, Any]] = []
+        self.told: list[str] = []
+        """The reasons of the events, those of warnings with an exclamation mark."""
 
     async def apply(self, path: str, manifest: dict[str, Any]) -> None:
         if self.is_away:
@@ -45,37 +48,35 @@ class FakeKube:
         if self.loses_answers:
             raise KubeUnavailable("timeout")
 
-
-class FakeEvents:
-    def __init__(self) -> None:
-        self.is_away = False
-        self.told: list[str] = []
-
-    async def tell(
-        self, key: Any, uid: str, reason: str, message: str, now: float, *, is_warning: bool
-    ) -> bool:
-        if not self.is_away:
-            self.told.append(f"{reason}!" if is_warning else reason)
-        return not self.is_away
+    async def create(self, path: str, event: dict[str, Any]) -> None:
+        if not self.takes_events:
+            raise KubeUnavailable("away")
+        self.told.append(f"{event['reason']}!" if event["type"] == "Warning" else event["reason"])
 
 
 class Desk:
     """A reporter and what comes of it."""
 
-    def __init__(self) -> None:
-        self.kube, self.events, self.world = FakeKube(), FakeEvents(), World()
-        self.world.set_pool(parse_record(BODY))
-        self.metrics = Metrics()
-        self.shell = Shell(self.kube, self.world, self.events, self.metrics)  # type: ignore[arg-type]  # both are stand-ins
-        self.reporter = Reporter(("shop", "emails"), self.shell)
+    def __init__(self, **status: Any) -> None:
+        self.kube, self.cluster_cache, self.metrics = FakeKube(), ClusterCache(), Metrics()
+        self.services = Services(self.kube, self.cluster_cache, self.metrics)  # type: ignore[arg-type]  # a stand-in
+        self.reporter = PoolReporter(parse_record(BODY | {"status": status}), self.services)
 
     async def say(self, *conditions: Condition, **status: Any) -> bool:
         """Take in what is to be said, and say it if it is time; returns whether it was."""
-        self.reporter.note(Round(self.world.pools["shop", "emails"]), status, conditions)
-        has_news = self.reporter.has_news
-        if has_news:
-            await self.reporter.write()
-        return has_news
+        return await write(self.reporter, build_status(*conditions, **status))
+
+
+async def write(reporter: PoolReporter, status: PoolStatus) -> bool:
+    reporter.note(status)
+    has_news = reporter.has_news
+    if has_news:
+        await reporter.write()
+    return has_news
+
+
+def build_status(*conditions: Condition, **status: Any) -> PoolStatus:
+    return PoolStatus.model_validate(status | {"conditions": list(conditions)})
 
 
 @pytest.fixture
@@ -83,8 +84,18 @@ def desk() -> Desk:
     return Desk()
 
 
+def condition(kind: str, status: bool, reason: str, message: str = "words") -> Condition:
+    return Condition(
+        type=kind,
+        status="True" if status else "False",
+        reason=reason,
+        message=message,
+        last_transition_time=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+
+
 def ready(reason: str, status: bool = False) -> Condition:
-    return Condition("Ready", status, reason, f"because of {reason}")
+    return condition("Ready", status, reason, f"because of {reason}")
 
 
 async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
@@ -95,58 +106,34 @@ async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
     await desk.say(ready("AsDesired", True))
     await desk.say(ready("RollingOut"))
     await desk.say(ready("AsDesired", True))
-    assert desk.events.told == ["ImagePullBackOff!", "AsDesired"]
+    assert desk.kube.told == ["ImagePullBackOff!", "AsDesired"]
 
 
-@pytest.mark.parametrize(
-    ("held", "status", "age"),
-    [
-        ({"a": 0, "b": 0}, {"due": 5, "held": 0}, 90.0),
-        ({"a": 0, "b": 3}, {"due": 5, "held": 3}, 20.0),
-        ({"a": 0, "b": 0}, {"due": 5, "held": 5}, 0.0),
-    ],
-    ids=["nothing is held", "the oldest is held", "the pool is on hold"],
-)
-def test_what_is_held_back_does_not_count_as_behind(
-    desk: Desk, held: dict[str, int], status: dict[str, int], age: float
-) -> None:
-    queues = {
-        "a": QueueObservation(2, 0, 0, 20.0, None, held["a"]),
-        "b": QueueObservation(3, 0, 0, 90.0, None, held["b"]),
-    }
-    record = desk.world.pools["shop", "emails"]
-    desk.reporter.note(Round(record, seen=Observation(0, queues)), status, [])
-    figures = desk.metrics.expose().decode()
-    assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
-    assert f'rrq_operator_held_jobs{{namespace="shop",pool="emails"}} {status["held"]}.0' in figures
-
-
-async def test_a_pool_on_hold_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
+async def test_a_paused_pool_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
     def active(reason: str) -> Condition:
-        return Condition("ScalingActive", reason == "Idle", reason, f"because of {reason}")
+        return condition("ScalingActive", reason == "Idle", reason, f"because of {reason}")
 
     for reason in (
         "Idle",
-        "OnHold",
-        "OnHold",
-        "QueueUnreadable",
-        "OnHold",
         "Paused",
-        "OnHold",
+        "Paused",
+        "QueueUnreadable",
+        "Paused",
+        "Frozen",
+        "Paused",
         "Idle",
         "Idle",
     ):
         await desk.say(active(reason), lastDecision={"reason": reason})
-    assert desk.events.told == ["OnHold", "Resumed"]
+    assert desk.kube.told == ["Paused", "Resumed"]
 
 
-async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_on_hold(desk: Desk) -> None:
-    body = BODY | {"status": {"lastDecision": {"reason": "OnHold"}}}
-    desk.world.set_pool(parse_record(body))
-    await desk.say(lastDecision={"reason": "OnHold"})
-    assert desk.events.told == []
+async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_paused() -> None:
+    desk = Desk(lastDecision={"reason": "Paused"})
+    await desk.say(lastDecision={"reason": "Paused"})
+    assert desk.kube.told == []
     await desk.say(lastDecision={"reason": "Idle"})
-    assert desk.events.told == ["Resumed"]
+    assert desk.kube.told == ["Resumed"]
 
 
 class Clock:
@@ -163,14 +150,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def limited(status: bool) -> Condition:
-    return Condition("ScalingLimited", status, "AtMaximum" if status else "WithinLimits", "words")
+    return condition("ScalingLimited", status, "AtMaximum" if status else "WithinLimits")
 
 
 async def test_figures_of_a_busy_pool_are_written_every_15_seconds(desk: Desk, clock: Clock) -> None:
     written = []
     for second in range(61):
         reason = ("Backlog", "JobsRunning", "Idle")[second % 3]
-        active = Condition("ScalingActive", True, reason, f"because of {reason}")
+        active = condition("ScalingActive", True, reason, f"because of {reason}")
         if await desk.say(active, ready("AsDesired", True), due=second, reason=reason):
             written.append(second)
         clock.now += 1
@@ -195,7 +182,7 @@ async def test_a_size_and_the_state_of_a_run_are_written_at_once(desk: Desk, cha
 
 async def test_another_fault_is_written_at_once_and_other_words_for_it_are_not(desk: Desk) -> None:
     def reachable(reason: str, words: str) -> Condition:
-        return Condition("QueueReachable", False, reason, words)
+        return condition("QueueReachable", False, reason, words)
 
     assert await desk.say(reachable("Unreachable", "timeout"))
     assert await desk.say(reachable("AuthenticationFailed", "wrong password"))
@@ -217,23 +204,24 @@ async def test_a_limit_that_comes_and_goes_with_the_work_waits_for_the_figures(
     assert await desk.say(limited(True)), "at once again"
 
 
+def build_reporter(desk: Desk, name: str, **status: Any) -> PoolReporter:
+    """Return the reporter of another pool of the same operator."""
+    body = BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}, "status": status}
+    return PoolReporter(parse_record(body), desk.services)
+
+
 async def test_a_hundred_busy_pools_share_their_writes(desk: Desk, clock: Clock) -> None:
-    keys = [("shop", f"pool-{number}") for number in range(100)]
-    for _, name in keys:
-        desk.world.set_pool(parse_record(BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}}))
-    reporters = {key: Reporter(key, desk.shell) for key in keys}
-    written: dict[Any, list[int]] = {key: [] for key in keys}
+    reporters = [build_reporter(desk, f"pool-{number}") for number in range(100)]
+    written: list[list[int]] = [[] for _ in reporters]
     for second in range(150):
-        for number, (key, reporter) in enumerate(reporters.items()):
+        for number, reporter in enumerate(reporters):
             conditions = [ready("AsDesired", True), limited((second + number) % 3 == 0)]
-            reporter.note(Round(desk.world.pools[key]), {"replicas": 1, "due": second}, conditions)
-            if reporter.has_news:
-                await reporter.write()
-                written[key].append(second)
+            if await write(reporter, build_status(*conditions, replicas=1, due=second)):
+                written[number].append(second)
         clock.now += 1
     # At first each has something that is written at once.
-    assert sum(second >= 15 for one in written.values() for second in one) <= 2 * (150 - 15)
-    gaps = [later - earlier for one in written.values() for earlier, later in pairwise(one)]
+    assert sum(second >= 15 for one in written for second in one) <= 2 * (150 - 15)
+    gaps = [later - earlier for one in written for earlier, later in pairwise(one)]
     assert len(gaps) >= 100
     assert max(gaps) <= 95, "every pool has its turn"
 
@@ -246,26 +234,16 @@ async def test_a_condition_of_a_quiet_pool_beside_a_busy_one_is_written_at_once(
     assert await desk.say(limited(True))
     clock.now += 3
     assert not await desk.say(limited(False)), "the busy pool has its next turn later"
-    quiet = Reporter(("shop", "reports"), desk.shell)
-    body = BODY | {"metadata": BODY["metadata"] | {"name": "reports", "uid": "2"}}
-    this_round = Round(parse_record(body))
-    quiet.note(this_round, {}, [limited(False)])
-    await quiet.write()
-    quiet.note(this_round, {}, [limited(True)])
+    quiet = build_reporter(desk, "reports")
+    assert await write(quiet, build_status(limited(False)))
+    quiet.note(build_status(limited(True)))
     assert quiet.has_news
 
 
 async def test_a_new_leader_does_not_renew_all_figures_at_once(desk: Desk, clock: Clock) -> None:
-    status = {"replicas": 1, "due": 1}
-    keys = [("shop", f"pool-{number}") for number in range(30)]
-    for _, name in keys:
-        body = BODY | {"metadata": BODY["metadata"] | {"name": name, "uid": name}, "status": status}
-        desk.world.set_pool(parse_record(body))
-    for key in keys:
-        reporter = Reporter(key, desk.shell)
-        reporter.note(Round(desk.world.pools[key]), status | {"due": 2}, [])
-        if reporter.has_news:
-            await reporter.write()
+    for number in range(30):
+        reporter = build_reporter(desk, f"pool-{number}", replicas=1, due=1)
+        await write(reporter, build_status(replicas=1, due=2))
     assert len(desk.kube.written) == 1
 
 
@@ -295,32 +273,31 @@ async def test_figures_whose_answer_was_lost_are_corrected_with_the_next_figures
 
 
 async def test_what_changes_while_a_report_is_written_is_not_forgotten(desk: Desk) -> None:
-    reporter, record = desk.reporter, desk.world.pools["shop", "emails"]
-    reporter.note(Round(record), {"due": 1}, [ready("AtZero", True)])
+    desk.reporter.note(build_status(ready("AtZero", True), due=1))
     written = desk.kube.apply
 
     async def apply(path: str, manifest: dict[str, Any]) -> None:
-        reporter.note(Round(record), {"due": 2}, [ready("Growing")])
+        desk.reporter.note(build_status(ready("Growing"), due=2))
         await written(path, manifest)
 
     desk.kube.apply = apply  # type: ignore[method-assign]  # the pool is looked at in the middle of a write
-    await reporter.write()
+    await desk.reporter.write()
     desk.kube.apply = written  # type: ignore[method-assign]  # as before
-    assert reporter.has_news
-    await reporter.write()
+    assert desk.reporter.has_news
+    await desk.reporter.write()
     assert [status["due"] for status in desk.kube.written] == [1, 2]
 
 
 async def test_messages_that_could_not_be_written_are_written_later_each_once(desk: Desk) -> None:
     await desk.say(ready("AtZero", True))
-    desk.events.is_away = True
+    desk.kube.takes_events = False
     for reason in ("Scaled", "RunFailed", "Scaled"):
         desk.reporter.say(reason, "words")
     assert await desk.say(ready("AtZero", True))
     assert not await desk.say(ready("AtZero", True)), "not at once again"
     desk.reporter.say("Scaled", "words")
-    desk.events.is_away = False
-    desk.reporter._next_message_at = 0.0  # as if the pause were over
+    desk.kube.takes_events = True
+    desk.reporter._events._next_at = 0.0  # as if the pause were over
     assert await desk.say(ready("AtZero", True))
-    assert desk.events.told == ["Scaled", "RunFailed"]
+    assert desk.kube.told == ["Scaled", "RunFailed"]
     assert not await desk.say(ready("AtZero", True))

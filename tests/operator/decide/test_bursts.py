@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rrq.broker.messages import Observation, QueueObservation
-from rrq_operator.api.spec import JobRuns
-from rrq_operator.decide.bursts import BurstWork, RunDecision, RunMemory, decide_run, measure_work
+from rrq_operator.api.schedules import JobRuns
+from rrq_operator.decide.bursts import BurstInput, BurstWork, RunDecision, RunMemory, decide_run, measure_work
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 HOURLY = {"start": "OnSchedule", "schedule": "0 * * * *"}
@@ -41,17 +41,15 @@ def decide(
     *runs: PastRun,
     spec: dict[str, Any] | None = None,
     due: int | None = 0,
-    held: int = 0,
-    is_on_hold: bool = False,
+    blocked: int = 0,
+    is_paused: bool = False,
     memory: RunMemory | None = None,
     now: float = NOON,
-    **more: Any,
+    is_pod_left: bool = False,
 ) -> RunDecision:
-    created_at = NOON - 60
-    work = BurstWork(due, held, is_on_hold)
-    return decide_run(
-        JobRuns.model_validate(spec or {}), runs, work, memory or RunMemory(), created_at, now, **more
-    )
+    work = BurstWork(due, blocked, is_paused)
+    given = BurstInput(runs, work, created_at=NOON - 60, now=now, is_pod_left=is_pod_left)
+    return decide_run(JobRuns.model_validate(spec or {}), given, memory or RunMemory())
 
 
 @pytest.mark.parametrize(
@@ -97,9 +95,9 @@ def test_once_is_once(runs: tuple[PastRun, ...], memory: RunMemory, start: int |
 
 
 @pytest.mark.parametrize("spec", [{}, {"start": "Once"}, HOURLY])
-def test_a_paused_pool_starts_nothing(spec: dict[str, Any]) -> None:
+def test_a_frozen_pool_starts_nothing(spec: dict[str, Any]) -> None:
     decision = decide(spec=spec | {"paused": True}, due=5)
-    assert (decision.start, decision.reason) == (None, "Paused")
+    assert (decision.start, decision.reason) == (None, "Frozen")
 
 
 def test_a_run_starts_on_its_tick_and_not_again() -> None:
@@ -135,7 +133,7 @@ def test_a_tick_that_comes_during_a_run_is_skipped() -> None:
 
 def test_a_date_that_never_comes_starts_nothing() -> None:
     spec = JobRuns.model_construct(start="OnSchedule", schedule="0 0 30 2 *", paused=False, keep_finished=3)
-    decision = decide_run(spec, (), BurstWork(0), RunMemory(), NOON - 60, NOON)
+    decision = decide_run(spec, BurstInput((), BurstWork(0), NOON - 60, NOON), RunMemory())
     assert (decision.start, decision.words) == (None, "no run is planned")
 
 
@@ -157,50 +155,50 @@ def test_finished_runs_beyond_those_kept_get_a_time_to_live() -> None:
     assert decide(*runs, spec={"keepFinished": 9}).expire == ()
 
 
-# Held jobs and pools on hold
+# Blocked jobs and paused pools
 
 
 def test_no_run_starts_for_jobs_that_may_not() -> None:
-    decision = decide(due=0, held=40)
-    assert (decision.start, decision.reason) == (None, "HeldBack")
-    assert "40 due are held back" in decision.words
-    assert decide(due=1, held=40).start == 1
+    decision = decide(due=0, blocked=40)
+    assert (decision.start, decision.reason) == (None, "Blocked")
+    assert "40 due are blocked" in decision.words
+    assert decide(due=1, blocked=40).start == 1
 
 
 @pytest.mark.parametrize(
     ("runs", "spec", "due", "start", "reason"),
     [
-        ((), {}, 0, None, "OnHold"),
-        ((PastRun(1),), {}, 0, None, "OnHold"),
-        ((running(1),), {}, 0, None, "OnHold"),
-        ((), {"start": "Once"}, 0, None, "OnHold"),
-        ((), HOURLY, 0, None, "OnHold"),
-        ((), {}, None, None, "OnHold"),
+        ((), {}, 0, None, "Paused"),
+        ((PastRun(1),), {}, 0, None, "Paused"),
+        ((running(1),), {}, 0, None, "Paused"),
+        ((), {"start": "Once"}, 0, None, "Paused"),
+        ((), HOURLY, 0, None, "Paused"),
+        ((), {}, None, None, "Paused"),
         # What is said of a pool that would start nothing anyway.
         ((PastRun(1),), {"start": "Once"}, 0, None, "Finished"),
-        ((), {"paused": True}, 0, None, "Paused"),
+        ((), {"paused": True}, 0, None, "Frozen"),
     ],
 )
-def test_a_pool_on_hold_starts_no_run(
+def test_a_paused_pool_starts_no_run(
     runs: tuple[PastRun, ...], spec: dict[str, Any], due: int | None, start: int | None, reason: str
 ) -> None:
-    decision = decide(*runs, spec=spec, due=due, held=7, is_on_hold=True)
+    decision = decide(*runs, spec=spec, due=due, blocked=7, is_paused=True)
     assert (decision.start, decision.reason) == (start, reason)
 
 
 def test_orphaned_jobs_start_a_run() -> None:
     def decide_for(work: BurstWork) -> RunDecision:
-        return decide_run(JobRuns.model_validate({}), (), work, RunMemory(), NOON - 60, NOON)
+        return decide_run(JobRuns.model_validate({}), BurstInput((), work, NOON - 60, NOON), RunMemory())
 
-    alone = decide_for(BurstWork(0, held=3, orphaned=2))
+    alone = decide_for(BurstWork(0, blocked=3, orphaned=2))
     assert (alone.start, alone.reason) == (1, "Backlog")
     assert alone.words == "0 due and 2 orphaned: run 1 starts"
     assert decide_for(BurstWork(None, orphaned=2)).start is None, "what is due is unknown"
 
 
-def test_ticks_that_pass_on_hold_are_not_made_up_for() -> None:
-    held = decide(spec=HOURLY, is_on_hold=True, memory=RunMemory(last_schedule_at=NOON - 7200))
-    assert held.schedule_at == NOON
+def test_ticks_that_pass_while_paused_are_not_made_up_for() -> None:
+    paused = decide(spec=HOURLY, is_paused=True, memory=RunMemory(last_schedule_at=NOON - 7200))
+    assert paused.schedule_at == NOON
     resumed = decide(spec=HOURLY, memory=RunMemory(last_schedule_at=NOON), now=NOON + 1)
     assert (resumed.start, resumed.reason) == (None, "Waiting")
 
@@ -212,7 +210,7 @@ def test_what_is_measured_of_the_queues_of_a_burst() -> None:
         "of others": QueueObservation(100, 0, 0, None, None),
     }
     seen = Observation(0, queues)
-    assert measure_work(seen, ["a", "b"], is_on_hold=False) == BurstWork(6, 3, orphaned=2)
-    assert measure_work(seen, ["a", "b"], is_on_hold=True) == BurstWork(0, 9, is_on_hold=True)
-    assert measure_work(seen, ["a", "unreadable"], is_on_hold=True) == BurstWork(None, is_on_hold=True)
-    assert measure_work(None, ["a"], is_on_hold=False) == BurstWork(None)
+    assert measure_work(seen, ["a", "b"], is_paused=False) == BurstWork(6, 3, orphaned=2)
+    assert measure_work(seen, ["a", "b"], is_paused=True) == BurstWork(0, 9, is_paused=True)
+    assert measure_work(seen, ["a", "unreadable"], is_paused=True) == BurstWork(None, is_paused=True)
+    assert measure_work(None, ["a"], is_paused=False) == BurstWork(None)

@@ -8,31 +8,14 @@ import pytest
 
 from rrq.broker.messages import WorkerObservation
 from rrq_operator.decide.deaths import Deaths, find_deaths
-from rrq_operator.decide.objects import Ending, PodView
+from rrq_operator.decide.objects import Ending, PodObject
 
 ENDED_AT = 1_000_000.0
 ENDED = {"has_ended": True, "has_worker_ended": True}
 
 
-def build_view(**changes: Any) -> PodView:
-    usual: dict[str, Any] = {
-        "pool": ("test", "emails"),
-        "name": "emails-1",
-        "uid": "pod",
-        "created_at": 0.0,
-        "ready_at": 0.0,
-        "is_terminating": False,
-        "has_ended": False,
-        "has_worker_ended": False,
-        "is_cut_off": False,
-        "was_disrupted": False,
-        "deletion_cost": 0,
-        "trouble": "",
-        "trouble_reason": "",
-        "ending": None,
-        "owner_kind": "ReplicaSet",
-    }
-    return PodView(**(usual | changes))
+def build_pod(**changes: Any) -> PodObject:
+    return PodObject(uid="pod", name="emails-1", created_at=0.0, ready_at=0.0, **changes)
 
 
 def build_worker(registered_at: float | None = ENDED_AT - 60, pod_uid: str = "pod") -> WorkerObservation:
@@ -40,22 +23,24 @@ def build_worker(registered_at: float | None = ENDED_AT - 60, pod_uid: str = "po
     return WorkerObservation("worker", pod_uid, 1, 10, False, ("default",), 0, "first", registered_ms)
 
 
-def judge(worker: WorkerObservation, view: PodView | None = None, vanished: PodView | None = None) -> Deaths:
-    def by_uid(known: PodView | None) -> dict[str, PodView]:
+def judge(
+    worker: WorkerObservation, pod: PodObject | None = None, vanished: PodObject | None = None
+) -> Deaths:
+    def by_uid(known: PodObject | None) -> dict[str, PodObject]:
         return {} if known is None else {"pod": known}
 
-    return find_deaths([worker], by_uid(view), by_uid(vanished))
+    return find_deaths([worker], by_uid(pod), by_uid(vanished))
 
 
 def test_a_worker_of_a_pod_that_runs_or_is_not_ours_is_alive() -> None:
-    assert judge(build_worker(), build_view()) == Deaths()
-    assert judge(build_worker(pod_uid="of somebody else"), vanished=build_view()) == Deaths()
+    assert judge(build_worker(), build_pod()) == Deaths()
+    assert judge(build_worker(pod_uid="of somebody else"), vanished=build_pod()) == Deaths()
     assert judge(build_worker(pod_uid="")) == Deaths()
 
 
 def test_the_end_of_a_pod_is_proof_and_names_the_incarnation() -> None:
     crash = Ending(ENDED_AT, 137, "OOMKilled")
-    [certificate] = judge(build_worker(), build_view(**ENDED, ending=crash)).certificates
+    [certificate] = judge(build_worker(), build_pod(**ENDED, ending=crash)).certificates
     assert certificate.worker.incarnation == "first"
     assert certificate.cause == {"exit_code": 137, "reason": "OOMKilled"}
 
@@ -74,7 +59,7 @@ def test_the_end_of_a_pod_is_proof_and_names_the_incarnation() -> None:
 def test_a_restarted_container_is_proof_for_those_who_registered_well_before(
     registered_at: float | None, is_dead: bool
 ) -> None:
-    deaths = judge(build_worker(registered_at), build_view(ending=Ending(ENDED_AT, 1, "Error")))
+    deaths = judge(build_worker(registered_at), build_pod(ending=Ending(ENDED_AT, 1, "Error")))
     assert bool(deaths.certificates) is is_dead
     assert deaths.hints == ()
 
@@ -87,7 +72,7 @@ def test_a_container_that_is_not_started_again_yet_is_proof_for_the_youngest_too
     registered_at: float, is_dead: bool
 ) -> None:
     ending = Ending(ENDED_AT, 137, "Error", is_last=True)
-    assert bool(judge(build_worker(registered_at), build_view(ending=ending)).certificates) is is_dead
+    assert bool(judge(build_worker(registered_at), build_pod(ending=ending)).certificates) is is_dead
 
 
 @pytest.mark.parametrize(
@@ -101,29 +86,29 @@ def test_a_container_that_is_not_started_again_yet_is_proof_for_the_youngest_too
     ],
 )
 def test_jobs_are_blamed_for_crashes_only(changes: dict[str, Any], cause: dict[str, object] | None) -> None:
-    [certificate] = judge(build_worker(), build_view(**ENDED, **changes)).certificates
+    [certificate] = judge(build_worker(), build_pod(**ENDED, **changes)).certificates
     assert certificate.cause == cause
     assert certificate.is_explained
 
 
 def test_an_eviction_counts_as_the_loss_of_a_worker_and_not_as_a_crash() -> None:
-    evicted = build_view(**ENDED, ending=Ending(ENDED_AT, 137, "Error"), was_disrupted=True, was_evicted=True)
+    evicted = build_pod(**ENDED, ending=Ending(ENDED_AT, 137, "Error"), was_disrupted=True, was_evicted=True)
     [certificate] = judge(build_worker(), evicted).certificates
     assert (certificate.cause, certificate.is_explained) == (None, False)
 
 
 def test_a_pod_that_vanished_or_was_cut_off_is_a_hint() -> None:
-    assert judge(build_worker(), vanished=build_view()).hints == ("worker",)
-    assert judge(build_worker(), build_view(is_cut_off=True)).hints == ("worker",)
+    assert judge(build_worker(), vanished=build_pod()).hints == ("worker",)
+    assert judge(build_worker(), build_pod(is_cut_off=True)).hints == ("worker",)
 
 
 def test_a_pod_that_vanished_after_its_end_was_reported_is_proof() -> None:
-    [certificate] = judge(build_worker(), vanished=build_view(**ENDED, was_disrupted=True)).certificates
+    [certificate] = judge(build_worker(), vanished=build_pod(**ENDED, was_disrupted=True)).certificates
     assert certificate.cause is None
 
 
 def test_a_pod_that_is_said_to_have_failed_by_others_than_its_kubelet_is_a_hint() -> None:
-    assert judge(build_worker(), build_view(has_ended=True)) == Deaths(hints=("worker",))
+    assert judge(build_worker(), build_pod(has_ended=True)) == Deaths(hints=("worker",))
     restarted_before = Ending(ENDED_AT, 1, "Error")
-    view = build_view(has_ended=True, ending=restarted_before)
-    assert judge(build_worker(ENDED_AT + 60), view) == Deaths(hints=("worker",))
+    pod = build_pod(has_ended=True, ending=restarted_before)
+    assert judge(build_worker(ENDED_AT + 60), pod) == Deaths(hints=("worker",))

@@ -1,4 +1,4 @@
-"""What is kept of the objects in the cluster, and of pools as they come in any order."""
+"""What the operator keeps of the objects of a pool."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from rrq_operator.cluster.cluster_cache import PoolRecord, World, parse_record
 from rrq_operator.decide.objects import (
-    BudgetView,
     Ending,
-    parse_budget,
     parse_deployment,
     parse_job,
     parse_pod,
@@ -42,11 +39,16 @@ def ended(name: str, exit_code: int = 1) -> dict[str, Any]:
 
 def test_a_ready_pod_knows_since_when() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": LATER}
-    view = parse_pod(pod({"phase": "Running", "conditions": [ready]}))
-    assert view.pool == ("shop", "emails")
-    assert view.ready_at is not None
-    assert view.ready_at - view.created_at == 10
-    assert (view.is_terminating, view.has_ended, view.is_cut_off, view.trouble) == (False, False, False, "")
+    parsed = parse_pod(pod({"phase": "Running", "conditions": [ready]}))
+    assert parsed.pool == ("shop", "emails")
+    assert parsed.ready_at is not None
+    assert parsed.ready_at - parsed.created_at == 10
+    assert (parsed.is_terminating, parsed.has_ended, parsed.is_cut_off, parsed.trouble) == (
+        False,
+        False,
+        False,
+        "",
+    )
 
 
 def test_only_the_end_of_the_worker_is_the_end_of_a_worker() -> None:
@@ -59,8 +61,8 @@ def test_only_the_end_of_the_worker_is_the_end_of_a_worker() -> None:
 @pytest.mark.parametrize("place", ["containerStatuses", "initContainerStatuses"])
 def test_a_container_that_cannot_start_is_trouble(place: str) -> None:
     waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-    view = parse_pod(pod({place: [{"name": "x", "state": {"waiting": waiting}}]}))
-    assert (view.trouble_reason, view.trouble) == ("ImagePullBackOff", "no such image")
+    parsed = parse_pod(pod({place: [{"name": "x", "state": {"waiting": waiting}}]}))
+    assert (parsed.trouble_reason, parsed.trouble) == ("ImagePullBackOff", "no such image")
 
 
 def test_a_pod_without_a_node_is_trouble() -> None:
@@ -122,9 +124,9 @@ def test_only_a_pod_that_used_too_much_of_its_node_was_evicted(
 ) -> None:
     target = {"type": "DisruptionTarget", "status": "True", "reason": condition}
     status = {"phase": "Failed", "reason": reason, "conditions": [target] if condition else []}
-    view = parse_pod(pod(status))
-    assert view.was_evicted is was_evicted
-    assert view.was_disrupted
+    parsed = parse_pod(pod(status))
+    assert parsed.was_evicted is was_evicted
+    assert parsed.was_disrupted
 
 
 def deployment(**changes: Any) -> dict[str, Any]:
@@ -164,13 +166,13 @@ def test_a_roll_out_lasts_until_no_old_pod_is_left(status: dict[str, int], expec
 def test_why_replicas_do_not_come_and_who_asked_for_them() -> None:
     refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
     fields = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
-    view = parse_deployment(
+    parsed = parse_deployment(
         deployment(
             status={"conditions": [refused]},
             metadata=metadata(generation=2, resourceVersion="7", managedFields=[{}, fields]),
         )
     )
-    assert (view.failure, view.scaled_by) == ("exceeded quota", "kubectl")
+    assert (parsed.failure, parsed.scaled_by) == ("exceeded quota", "kubectl")
 
 
 def test_a_job_tells_how_it_ended() -> None:
@@ -181,87 +183,12 @@ def test_a_job_tells_how_it_ended() -> None:
         "message": "BackoffLimitExceeded",
     }
     labels = LABELS | {"rrq.dev/run": "4"}
-    view = parse_job({"metadata": metadata(labels=labels), "spec": {}, "status": {"conditions": [failed]}})
-    assert (view.run, view.is_finished, view.has_succeeded) == (4, True, False)
-    assert view.message == "BackoffLimitExceeded"
+    parsed = parse_job({"metadata": metadata(labels=labels), "spec": {}, "status": {"conditions": [failed]}})
+    assert (parsed.run, parsed.is_finished, parsed.has_succeeded) == (4, True, False)
+    assert parsed.message == "BackoffLimitExceeded"
 
 
 # Pools
-
-
-def record(uid: str = "u", generation: int = 1, version: int = 1, **spec: Any) -> PoolRecord:
-    worker = {"image": "example.com/shop:1", "settings": "shop.jobs.settings"}
-    return parse_record(
-        {
-            "apiVersion": "rrq.dev/v1alpha1",
-            "kind": "RRQWorkerPool",
-            "metadata": metadata(uid=uid, generation=generation, resourceVersion=str(version)),
-            "spec": {"queues": ["default"], "worker": worker} | spec,
-        }
-    )
-
-
-def test_a_pool_that_cannot_be_understood_is_kept_with_the_reason() -> None:
-    broken = record(queues=[])
-    assert broken.pool is None
-    assert "queues" in broken.fault
-
-
-def test_a_changed_status_is_no_change_of_the_pool() -> None:
-    told: list[tuple[str, str]] = []
-    world = World()
-    world.on_pool = told.append
-    world.set_pool(record())
-    pool = world.pools["shop", "emails"].pool
-    world.set_pool(record(version=2))
-    assert told == [("shop", "emails")]
-    assert world.pools["shop", "emails"].version == 2
-    assert world.pools["shop", "emails"].pool is pool, "loops tell by the same object that nothing changed"
-    world.set_pool(record(generation=2, version=3))
-    assert len(told) == 2
-    assert world.pools["shop", "emails"].pool is not pool
-
-
-def test_an_older_list_undoes_nothing() -> None:
-    world = World()
-    old, new = record(version=1), record(generation=2, version=5)
-    world.set_pool(new)
-    world.replace_pools([old])
-    assert world.pools["shop", "emails"].generation == 2
-    world.replace_pools([])
-    assert world.pools, "it may have come while the list was made"
-    world.drop_pool(new.key, new.uid)
-    world.replace_pools([new])
-    assert not world.pools, "what was deleted does not come back"
-    world.set_pool(record(uid="v", version=9))
-    assert world.pools["shop", "emails"].uid == "v", "another pool of the same name does"
-
-
-def test_a_late_word_of_an_earlier_pool_does_not_drop_its_successor() -> None:
-    world = World()
-    world.set_pool(record(uid="v", version=9))
-    world.drop_pool(("shop", "emails"), "u")
-    assert world.pools
-
-
-def budget(pool: str, name: str = "emails") -> BudgetView:
-    return parse_budget({"metadata": metadata(name=name, labels={"rrq.dev/pool": pool}), "spec": {}})
-
-
-def test_a_child_that_was_labelled_as_anothers_is_forgotten_and_both_hear_of_it() -> None:
-    told: list[tuple[str, str]] = []
-    world = World()
-    world.set_budget(None, budget("emails"))
-    world.on_child = told.append
-    world.set_budget(budget("emails"), budget("reports"))
-    assert (world.budgets, told) == ({}, [("shop", "emails")]), "by its name it is nobody's"
-    world.set_budget(budget("reports"), budget("emails"))
-    assert list(world.budgets) == [("shop", "emails")]
-    world.set_budget(None, budget("emails", name="other"))
-    world.set_budget(budget("emails", name="other"), None)
-    assert list(world.budgets) == [("shop", "emails")], "what carries another name changes nothing"
-    world.set_budget(budget("emails"), None)
-    assert world.budgets == {}
 
 
 def test_a_container_that_waits_after_its_crash_has_no_successor_yet() -> None:

@@ -79,24 +79,24 @@ def test_running_due_and_soon_due_jobs_ask_for_replicas(
     assert (decision.replicas, decision.reason) == (replicas, reason)
 
 
-# Held jobs and pools on hold
+# Blocked jobs and paused pools
 
 
 @pytest.mark.parametrize(
     ("workload", "replicas", "reason", "words"),
     [
-        (Workload(0, 0, 0, held=500), 0, Reason.HELD_BACK, "nothing is running; 500 due are held back"),
-        (Workload(0, 0, 3, held=500), 1, Reason.RUNNING, "500 more due are held back by a pause or a limit"),
+        (Workload(0, 0, 0, blocked=500), 0, Reason.BLOCKED, "nothing is running; 500 due are blocked"),
+        (Workload(0, 0, 3, blocked=500), 1, Reason.RUNNING, "500 more due are blocked by a pause or a limit"),
         (
-            Workload(11, 0, 0, held=500),
+            Workload(11, 0, 0, blocked=500),
             2,
             Reason.BACKLOG,
             "0 running + 11 due, 10 per replica: 2 needed, 500 more",
         ),
-        (Workload(0, 2, 0, held=500), 1, Reason.DUE_SOON, "500 more due are held back"),
-        (Workload(0, 0, 0, held=500, is_on_hold=True), 0, Reason.ON_HOLD, "0 running, 500 due wait until"),
-        (Workload(0, 0, 11, held=500, is_on_hold=True), 2, Reason.ON_HOLD, "on hold: 11 running, 500 due"),
-        (Workload(0, 0, 0, is_on_hold=True), 0, Reason.ON_HOLD, "on hold: 0 running, 0 due wait"),
+        (Workload(0, 2, 0, blocked=500), 1, Reason.DUE_SOON, "500 more due are blocked"),
+        (Workload(0, 0, 0, blocked=500, is_paused=True), 0, Reason.PAUSED, "0 running, 500 due wait until"),
+        (Workload(0, 0, 11, blocked=500, is_paused=True), 2, Reason.PAUSED, "paused: 11 running, 500 due"),
+        (Workload(0, 0, 0, is_paused=True), 0, Reason.PAUSED, "paused: 0 running, 0 due wait"),
     ],
 )
 def test_jobs_that_may_not_start_ask_for_no_replica(
@@ -108,22 +108,22 @@ def test_jobs_that_may_not_start_ask_for_no_replica(
     assert words in decision.words
 
 
-def test_a_pool_on_hold_gets_no_headroom_but_keeps_what_the_spec_demands() -> None:
+def test_a_paused_pool_gets_no_headroom_but_keeps_what_the_spec_demands() -> None:
     policy = replace(POLICY, headroom_replicas=5, min_replicas=3, idle_replicas=2)
 
-    assert decide(policy, Workload(0, 0, 1, held=9, is_on_hold=True)).replicas == 3
-    assert decide(policy, Workload(0, 0, 0, held=9, is_on_hold=True)).replicas == 2
+    assert decide(policy, Workload(0, 0, 1, blocked=9, is_paused=True)).replicas == 3
+    assert decide(policy, Workload(0, 0, 0, blocked=9, is_paused=True)).replicas == 2
 
 
-def test_a_pool_on_hold_becomes_smaller_and_says_all_the_while_that_it_is_on_hold() -> None:
+def test_a_pool_paused_becomes_smaller_and_says_all_the_while_that_it_is_paused() -> None:
     pool = Watched(replace(POLICY, window_seconds=10), requested=5)
-    on_hold = Workload(0, 0, 0, held=50, is_on_hold=True)
+    paused = Workload(0, 0, 0, blocked=50, is_paused=True)
 
-    waiting = [pool.step(on_hold, now) for now in (0, 5, 9)][-1]
-    gone = pool.step(on_hold, 11)
+    waiting = [pool.step(paused, now) for now in (0, 5, 9)][-1]
+    gone = pool.step(paused, 11)
 
-    assert (waiting.replicas, waiting.reason) == (5, Reason.ON_HOLD)
-    assert (gone.replicas, gone.reason) == (0, Reason.ON_HOLD)
+    assert (waiting.replicas, waiting.reason) == (5, Reason.PAUSED)
+    assert (gone.replicas, gone.reason) == (0, Reason.PAUSED)
     resumed = pool.step(Workload(50, 0, 0), 12)
     assert (resumed.replicas, resumed.reason) == (5, Reason.BACKLOG), "at once and as large as before"
 
@@ -135,7 +135,7 @@ def test_a_pool_on_hold_becomes_smaller_and_says_all_the_while_that_it_is_on_hol
     ("policy", "memory", "workload", "replicas", "reason"),
     [
         (FAST, MEASURED, Workload(due=40, due_soon=0, busy=0), 8, Reason.LATENCY),
-        (FAST, MEASURED, Workload(0, 0, 1, held=400), 1, Reason.RUNNING),
+        (FAST, MEASURED, Workload(0, 0, 1, blocked=400), 1, Reason.RUNNING),
         (FAST, ScalingMemory(), Workload(due=40, due_soon=0, busy=0), 1, Reason.BACKLOG),
         (FAST, MEASURED, Workload(due=0, due_soon=20, busy=20), 1, Reason.DUE_SOON),
         (POLICY, MEASURED, Workload(due=40, due_soon=0, busy=0), 4, Reason.BACKLOG),
@@ -143,7 +143,7 @@ def test_a_pool_on_hold_becomes_smaller_and_says_all_the_while_that_it_is_on_hol
     ],
     ids=[
         "the last in time",
-        "held jobs",
+        "blocked jobs",
         "speed not measured",
         "nothing due",
         "no target",
@@ -241,7 +241,7 @@ def test_the_maximum_wins_over_every_floor() -> None:
         "minReplicas: the pool was not idle",
         "idleReplicas: the pool was idle",
         "idleReplicas, raised: the pool was idle",
-        "paused: the size stays",
+        "frozen: the size stays",
     ],
 )
 def test_a_pool_grows_to_its_floor_while_its_queues_cannot_be_read(
@@ -523,15 +523,15 @@ def test_a_size_is_never_outside_the_limits_nor_below_what_running_jobs_need(
 
 @given(policies(), st.none() | workloads, st.integers(0, 100), st.floats(0, 1e6))
 @settings(max_examples=EXAMPLES)
-def test_a_paused_pool_never_changes_and_says_what_it_would_need(
+def test_a_frozen_pool_never_changes_and_says_what_it_would_need(
     policy: ScalingPolicy, workload: Workload | None, requested: int, now_seconds: float
 ) -> None:
-    paused = decide(replace(policy, paused=True), workload, requested, None, now_seconds)
+    frozen = decide(replace(policy, is_frozen=True), workload, requested, None, now_seconds)
 
-    assert paused.replicas == requested
+    assert frozen.replicas == requested
     if workload is not None:
-        assert paused.reason == Reason.PAUSED
-        assert f"scaling is paused, so the size stays at {requested}" in paused.words
+        assert frozen.reason == Reason.FROZEN
+        assert f"the size is frozen at {requested}" in frozen.words
 
 
 @given(policies(), workloads, st.tuples(*[st.integers(0, 100)] * 3), st.integers(0, 60), st.booleans())

@@ -5,9 +5,10 @@ everything else, and watches that no pod is taken away with a running job.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,27 +16,39 @@ from hypothesis import strategies as st
 
 from rrq.broker.messages import Observation, QueueObservation, WorkerObservation
 from rrq_operator.api.spec import PoolSpec, ScaleDown, Scaling, Worker
-from rrq_operator.decide.shrinking import VICTIM_COST, Candidate, ShrinkPlan, plan_shrinking
-from rrq_operator.decide.sizing import PodState, PoolScene, SizingMemory, decide_size
+from rrq_operator.decide.objects import PodObject
+from rrq_operator.decide.shrinking import VICTIM_COST, Candidate, ShrinkInput, ShrinkPlan, plan_shrinking
+from rrq_operator.decide.sizing import SizingInput, SizingMemory, decide_size
 
 
-def pod(uid: str, **changes: object) -> Candidate:
+def pod(
+    uid: str,
+    *,
+    is_ready: bool = True,
+    has_started: bool = True,
+    deletion_cost: int = 0,
+    busy: int = 0,
+    is_draining: bool = False,
+    has_workers: bool = True,
+    is_settled: bool = True,
+) -> Candidate:
     """Return a ready, idle pod; ``uid`` tells its age too: later letters are younger."""
-    values: dict[str, object] = {
-        "is_ready": True,
-        "created_at": float(ord(uid[0])),
-        "busy": 0,
-        "is_draining": False,
-        "has_workers": True,
-    }
-    return Candidate(uid=uid, name=f"pool-{uid}", **{**values, **changes})  # type: ignore[arg-type]  # a table
+    ready_at = 1.0 if is_ready else None
+    known = PodObject(uid, f"pool-{uid}", float(ord(uid[0])), ready_at, deletion_cost, has_started)
+    return Candidate(known, busy, is_draining, has_workers, is_settled)
 
 
-def flagged_pod(uid: str, **changes: object) -> Candidate:
+def with_cost(one: Candidate, costs: Mapping[str, int], otherwise: int | None = None) -> Candidate:
+    """Return the candidate with the cost that a plan gives its pod."""
+    cost = costs.get(one.pod.name, one.pod.deletion_cost if otherwise is None else otherwise)
+    return replace(one, pod=replace(one.pod, deletion_cost=cost))
+
+
+def flagged_pod(uid: str, **changes: Any) -> Candidate:
     return pod(uid, is_draining=True, **changes)
 
 
-def pending_pod(uid: str, **changes: object) -> Candidate:
+def pending_pod(uid: str, **changes: Any) -> Candidate:
     return pod(uid, is_ready=False, has_workers=False, has_started=False, **changes)
 
 
@@ -49,14 +62,9 @@ def plan(
     is_rolling_out: bool = False,
     is_observed: bool = True,
 ) -> ShrinkPlan:
+    requested = len(candidates) if requested is None else requested
     return plan_shrinking(
-        candidates,
-        len(candidates) if requested is None else requested,
-        target,
-        flagged,
-        given_up=given_up,
-        is_rolling_out=is_rolling_out,
-        is_observed=is_observed,
+        ShrinkInput(candidates, requested, target, flagged, given_up, is_rolling_out, is_observed)
     )
 
 
@@ -187,7 +195,7 @@ def test_pending_pods_are_given_back_whether_or_not_others_stay_pending(target: 
 
     assert (len(first.drain), first.replicas) == (100 - target, None)
     assert second.replicas == target
-    assert not set(second.costs) & {one.name for one in busy}
+    assert not set(second.costs) & {one.pod.name for one in busy}
 
 
 @pytest.mark.parametrize("target", [60, 30, 11, 10])
@@ -199,7 +207,7 @@ def test_pods_that_crash_again_and_again_are_given_back_whether_or_not_others_st
     idle = [replace(one, is_draining=one.uid in first.drain) for one in idle]
     second = plan([*idle, *crashing], target, set(first.drain))
     # Which of them Kubernetes takes is its choice: each was refused jobs, and those that are left may have some.
-    left = [replace(one, deletion_cost=second.costs.get(one.name, 0)) for one in (*idle, *crashing)][:target]
+    left = [with_cost(one, second.costs, 0) for one in (*idle, *crashing)][:target]
     third = plan(left, target, set(first.drain))
 
     assert first.replicas is None
@@ -343,15 +351,17 @@ def situations(draw: st.DrawFn) -> Situation:
         has_started = has_workers or random.random() < 0.5
         candidates.append(
             Candidate(
-                uid=f"uid-{number}",
-                name=f"pod-{number}",
-                has_started=has_started,
-                is_ready=has_started and random.random() < 0.8,
-                created_at=random.random(),
+                PodObject(
+                    uid=f"uid-{number}",
+                    name=f"pod-{number}",
+                    created_at=random.random(),
+                    ready_at=1.0 if has_started and random.random() < 0.8 else None,
+                    deletion_cost=random.choice([0, 0, VICTIM_COST]),
+                    has_started=has_started,
+                ),
                 busy=random.choice([0, 0, 1, 5]) if has_workers else 0,
                 is_draining=has_workers and random.random() < 0.6,
                 has_workers=has_workers,
-                deletion_cost=random.choice([0, 0, VICTIM_COST]),
                 is_settled=random.random() < 0.9,
             )
         )
@@ -374,22 +384,22 @@ def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
     situation: Situation,
 ) -> None:
     candidates, requested, target, flagged, is_rolling_out = situation
-    step = plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+    step = plan_shrinking(ShrinkInput(candidates, requested, target, flagged, is_rolling_out=is_rolling_out))
     safe = {one.uid for one in candidates if is_safe_to_lose(one, flagged)}
 
     for one in candidates:
-        if step.costs.get(one.name) == VICTIM_COST:
+        if step.costs.get(one.pod.name) == VICTIM_COST:
             assert one.uid in safe
             assert one.uid in step.drain
         if one.uid not in safe:
-            assert step.costs.get(one.name, one.deletion_cost) != VICTIM_COST
+            assert step.costs.get(one.pod.name, one.pod.deletion_cost) != VICTIM_COST
     assert not set(step.drain) & set(step.release)
     if step.replicas is None:
         return
     assert target <= step.replicas < requested
     for_kubernetes = sorted(
         candidates,
-        key=lambda one: (one.has_started, one.is_ready, step.costs.get(one.name, one.deletion_cost)),
+        key=lambda one: (one.has_started, one.is_ready, step.costs.get(one.pod.name, one.pod.deletion_cost)),
     )
     removed = for_kubernetes[: max(0, len(candidates) - step.replicas)]
     assert {one.uid for one in removed} <= safe
@@ -401,18 +411,19 @@ def test_a_plan_that_was_carried_out_is_not_made_again(
     situation: Situation,
 ) -> None:
     candidates, requested, target, flagged, is_rolling_out = situation
-    first = plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
-    assert first == plan_shrinking(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+    first = plan_shrinking(ShrinkInput(candidates, requested, target, flagged, is_rolling_out=is_rolling_out))
+    assert first == plan_shrinking(
+        ShrinkInput(candidates, requested, target, flagged, is_rolling_out=is_rolling_out)
+    )
 
     done = [
         replace(
-            one,
+            with_cost(one, first.costs),
             is_draining=one.has_workers and (one.uid in first.drain),
-            deletion_cost=first.costs.get(one.name, one.deletion_cost),
         )
         for one in candidates
     ]
-    second = plan_shrinking(done, requested, target, first.drain, is_rolling_out=is_rolling_out)
+    second = plan_shrinking(ShrinkInput(done, requested, target, first.drain, is_rolling_out=is_rolling_out))
 
     assert second.release == ()
     assert not [name for name, cost in second.costs.items() if cost == 0]
@@ -472,7 +483,7 @@ class Model:
         self.now = 1000.0
         self.names = 0
         self.pods: list[ModelPod] = []
-        self.listed: list[PodState] = []
+        self.listed: list[PodObject] = []
         self.replicas = 0
         self.noted_replicas = 0
         """What Kubernetes goes by: a size that was asked for before, as long as it has not heard of the last one."""
@@ -572,7 +583,7 @@ class Model:
         if self.random.random() < 0.5:
             self.listed_at = self.now
             self.listed = [
-                PodState(
+                PodObject(
                     one.uid,
                     one.uid,
                     one.created_at,
@@ -629,8 +640,8 @@ class Model:
                 self.act(*self.actions.pop(0))
         elif self.now >= self.resting_until:
             self.resting_until = self.now + self.random.choice([0.25, 0.5, 1.0, 1.0, 3.0])
-            scene = PoolScene(self.observe(), self.listed, self.replicas)
-            step, self.memory = decide_size(self.spec, ["default"], scene, self.memory, self.now)
+            given = SizingInput(["default"], self.observe(), self.listed, self.replicas, self.now)
+            step, self.memory = decide_size(self.spec, given, self.memory)
             self.actions = [
                 (kind, step.plan, step.replicas, self.listed_at) for kind in ("flags", "costs", "replicas")
             ]

@@ -6,13 +6,13 @@ import pytest
 
 from rrq.broker.messages import Observation, QueueObservation, WorkerObservation
 from rrq_operator.api.spec import PoolSpec, ScaleDown, Scaling, Worker
+from rrq_operator.decide.objects import PodObject
 from rrq_operator.decide.scaling import Reason
 from rrq_operator.decide.shrinking import VICTIM_COST, ShrinkPlan
 from rrq_operator.decide.sizing import (
     FIRST_STARTUP_SECONDS,
     SETTLING_SECONDS,
-    PodState,
-    PoolScene,
+    SizingInput,
     SizingMemory,
     SizingStep,
     decide_size,
@@ -52,23 +52,24 @@ def seen(*workers: WorkerObservation, now_ms: int = 0, **queues: QueueObservatio
     )
 
 
-def ready_pod(uid: str, deletion_cost: int = 0) -> PodState:
-    return PodState(uid, f"pool-{uid}", created_at=0.0, ready_at=4.0, deletion_cost=deletion_cost)
+def ready_pod(uid: str, deletion_cost: int = 0) -> PodObject:
+    return PodObject(uid, f"pool-{uid}", created_at=0.0, ready_at=4.0, deletion_cost=deletion_cost)
 
 
 class Sized:
     """A pool of one replica per pod, whose flags are set as soon as they are asked for."""
 
-    def __init__(self, *pods: PodState, spec: PoolSpec = SPEC) -> None:
+    def __init__(self, *pods: PodObject, spec: PoolSpec = SPEC) -> None:
         self.pods = pods
         self.spec = spec
         self.memory = SizingMemory()
 
     def step(
-        self, observation: Observation | None, now_seconds: float, *, is_on_hold: bool = False
+        self, observation: Observation | None, now_seconds: float, *, is_paused: bool = False
     ) -> SizingStep:
-        scene = PoolScene(observation, self.pods, len(self.pods), is_on_hold=is_on_hold)
-        step, self.memory = decide_size(self.spec, ["fast", "slow"], scene, self.memory, now_seconds)
+        queues = ["fast", "slow"]
+        given = SizingInput(queues, observation, self.pods, len(self.pods), now_seconds, is_paused=is_paused)
+        step, self.memory = decide_size(self.spec, given, self.memory)
         if observation is not None:
             self.memory = replace(self.memory, flagged=frozenset(step.plan.drain))
         return step
@@ -94,26 +95,26 @@ def test_demand_is_the_sum_of_all_queues_and_own_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fast", "paused", "is_on_hold", "expected"),
+    ("fast", "paused", "is_paused", "expected"),
     [
         (queue(due=30, held=25, due_soon=4), frozenset(), False, (6, 25, 4, 5)),
         (queue(due=30, held=30, due_soon=4), frozenset({"queue:fast"}), False, (1, 30, 0, 2)),
         (queue(due=30, due_soon=4), frozenset({"queue:other", "function:fast"}), False, (31, 0, 4, 5)),
         (queue(due=30, held=25, due_soon=4), frozenset(), True, (0, 31, 0, 0)),
     ],
-    ids=["limited", "queue paused", "others paused", "pool on hold"],
+    ids=["limited", "queue paused", "others paused", "pool paused"],
 )
 def test_what_may_not_start_is_no_demand(
-    fast: QueueObservation, paused: frozenset[str], is_on_hold: bool, expected: tuple[int, int, int, int]
+    fast: QueueObservation, paused: frozenset[str], is_paused: bool, expected: tuple[int, int, int, int]
 ) -> None:
     fast, slow = replace(fast, orphaned=3), replace(queue(due=1), orphaned=2)
     observation = replace(seen(worker("a1", "a", busy=2), fast=fast, slow=slow), paused=paused)
 
-    workload = Sized(ready_pod("a")).step(observation, 0, is_on_hold=is_on_hold).workload
+    workload = Sized(ready_pod("a")).step(observation, 0, is_paused=is_paused).workload
 
     assert workload is not None
-    assert (workload.due, workload.held, workload.due_soon, workload.orphaned) == expected
-    assert (workload.busy, workload.is_on_hold) == (2, is_on_hold)
+    assert (workload.due, workload.blocked, workload.due_soon, workload.orphaned) == expected
+    assert (workload.busy, workload.is_paused) == (2, is_paused)
 
 
 def test_a_pool_that_shares_its_queue_with_a_slower_one_starts_no_sooner_than_it_must() -> None:
@@ -212,17 +213,17 @@ def test_only_workers_that_were_there_all_the_time_tell_how_fast_a_replica_is(
 
 
 def test_each_pod_is_measured_once_however_often_it_becomes_ready() -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", 100.0, 108.0)])
+    memory = remember_startups(SizingMemory(), [PodObject("a", "a", 100.0, 108.0)])
     for ready_at in (None, 300.0, 500.0):
-        memory = remember_startups(memory, [PodState("a", "a", 100.0, ready_at)])
+        memory = remember_startups(memory, [PodObject("a", "a", 100.0, ready_at)])
 
     assert memory.startup_seconds == 8.0
     assert memory.horizon_seconds == 8 * 1.5 + 2, "the poll and the clock of Kubernetes count whole seconds"
 
 
 def test_later_pods_move_the_measured_start_up_a_little() -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", 0.0, 10.0)])
-    memory = remember_startups(memory, [PodState("a", "a", 0.0, 10.0), PodState("b", "b", 50.0, 70.0)])
+    memory = remember_startups(SizingMemory(), [PodObject("a", "a", 0.0, 10.0)])
+    memory = remember_startups(memory, [PodObject("a", "a", 0.0, 10.0), PodObject("b", "b", 50.0, 70.0)])
 
     assert memory.startup_seconds == pytest.approx(13.0)
 
@@ -245,7 +246,7 @@ def test_later_pods_move_the_measured_start_up_a_little() -> None:
 def test_the_horizon_has_its_limits(
     created_at: float, ready_at: float | None, horizon_seconds: float
 ) -> None:
-    memory = remember_startups(SizingMemory(), [PodState("a", "a", created_at, ready_at)])
+    memory = remember_startups(SizingMemory(), [PodObject("a", "a", created_at, ready_at)])
 
     assert memory.horizon_seconds == horizon_seconds
     assert remember_startups(memory, []).horizon_seconds == horizon_seconds, "also when the pod is gone"
@@ -254,7 +255,7 @@ def test_the_horizon_has_its_limits(
 # Down
 
 
-def watched_pool(*pods: PodState) -> Sized:
+def watched_pool(*pods: PodObject) -> Sized:
     """Return a pool that has been busy, and watched, for longer than it takes to trust what is seen."""
     pool = Sized(*pods)
     for now_seconds in range(0, int(SETTLING_SECONDS) + 1, 2):
@@ -311,7 +312,7 @@ def test_a_pod_that_lost_a_worker_from_sight_is_kept_until_it_would_be_back() ->
 
 
 def test_a_pod_whose_worker_is_seen_has_started_whatever_the_kubelet_has_reported() -> None:
-    late = PodState("b", "pool-b", created_at=20.0, ready_at=None, has_started=False)
+    late = PodObject("b", "pool-b", created_at=20.0, ready_at=None, has_started=False)
     pool = watched_pool(ready_pod("a"), late)
     busy = [worker("a1", "a", busy=1), worker("b1", "b", busy=1, is_draining=True)]
 
@@ -319,7 +320,7 @@ def test_a_pod_whose_worker_is_seen_has_started_whatever_the_kubelet_has_reporte
 
 
 def test_a_worker_that_redis_forgot_before_it_was_seen_keeps_its_pod() -> None:
-    pool = watched_pool(ready_pod("a"), PodState("b", "pool-b", created_at=20.0, ready_at=None))
+    pool = watched_pool(ready_pod("a"), PodObject("b", "pool-b", created_at=20.0, ready_at=None))
     forgotten = seen()  # Redis restarted; the worker of "b" had come, claimed a job and was never looked at
 
     replicas = [pool.step(forgotten, now_seconds).replicas for now_seconds in range(21, 31)]

@@ -154,7 +154,7 @@ async def test_changes_are_seen_although_watches_are_cut(
         await eventually(lambda: desk.replicas() == 5, 30)
         await api.cut_watches()
         await eventually(lambda: is_ready(desk, "AsDesired"), 30, "pods that became ready are seen")
-        assert "not understood" not in operator.log
+        assert "cannot be parsed" not in operator.log
 
 
 async def test_a_pool_that_is_deleted_can_be_made_again_at_once(

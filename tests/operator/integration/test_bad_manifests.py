@@ -16,6 +16,7 @@ from pools import PoolDesk, build_pool
 from rrq_operator.api.pool_status import Condition, PoolStatus
 from rrq_operator.api.spec import parse_pool
 from rrq_operator.cluster.kube import Kube, KubeUnreadable, pools_path
+from rrq_operator.decide.status import build_status_manifest
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -180,17 +181,18 @@ def test_kubectl_get_shows_whether_the_pool_keeps_up(pools: Pools) -> None:
             },
             "job": {"active": "emails-1", "runs": 1, "lastResult": "Succeeded"},
         }
-    ).to_manifest()
+    )
+    written = build_status_manifest(status)
     pools.kubectl(
         "patch",
         "rrqpool/emails",
         "--subresource=status",
         "--type=merge",
-        f"--patch={json.dumps({'status': status})}",
+        f"--patch={json.dumps({'status': written})}",
     )
 
     stored = json.loads(pools.kubectl("get", "rrqpool/emails", "--output=json"))["status"]
-    assert stored == status
+    assert stored == written
 
     heads, values = (line.split() for line in pools.kubectl("get", "rrqpool").splitlines())
     assert heads == ["NAME", "TYPE", "QUEUES", "DUE", "OLDEST", "BUSY", "READY", "DESIRED", "REASON", "AGE"]

@@ -231,14 +231,14 @@ async def test_a_changed_spec_leaves_the_run_that_is_under_way_alone(
     assert after["activeDeadlineSeconds"] == 600
 
 
-async def test_a_pool_on_hold_starts_no_run_until_it_is_resumed(
+async def test_a_paused_pool_starts_no_run_until_it_is_resumed(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
     await client.job_store.set_pause(f"pool:{desk.namespace}/emails", "paused", "ada")
     await client.enqueue("greet")
     desk.apply(build_burst(redis_dsn))
-    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "OnHold"), 60)
-    await holds(lambda: read_runs(desk) == {}, 1.5, "on hold is on hold")
+    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "Paused"), 60)
+    await holds(lambda: read_runs(desk) == {}, 1.5, "a paused pool stays paused")
     await client.job_store.set_pause(f"pool:{desk.namespace}/emails", None, "ada")
     await eventually(lambda: under_way(desk) == [1], 30)
 

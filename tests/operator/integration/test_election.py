@@ -13,8 +13,14 @@ import pytest
 
 from candidate_process import Note, Place, running
 from rrq_operator.cluster.election_lease import KubeLeaseStore
-from rrq_operator.control.election import LeaseTaken, LeaseUnreachable
-from rrq_operator.decide.election_rules import Timing, build_held, build_released, build_vacant
+from rrq_operator.decide.election_rules import (
+    LeaseTaken,
+    LeaseUnreachable,
+    Timing,
+    build_held,
+    build_released,
+    build_vacant,
+)
 from waiting import eventually
 
 if TYPE_CHECKING:

@@ -188,7 +188,7 @@ async def test_another_writer_of_replicas_is_named_and_overruled(
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"scaleDown": {"windowSeconds": 0}}, replicas=2))
     await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
     desk.kubectl("scale", "deployment", "emails", "--replicas=5")
-    await is_told(desk, "ForeignScaler", "changed by kubectl", condition="ScalingActive")
+    await is_told(desk, "ForeignScaler", "kubectl changed", condition="ScalingActive")
     await eventually(lambda: desk.replicas() == 2, 60)
     # As an autoscaler would, somebody takes away what is needed.
     desk.kubectl("scale", "deployment", "emails", "--replicas=0")

@@ -18,12 +18,11 @@ from pools import build_pool
 from rrq import RRQClient, RRQSettings
 from rrq.client import JobRequest
 from rrq_operator.cluster import redis_sources
-from rrq_operator.cluster.cluster_cache import World, parse_record
-from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.cluster.kube import Kube
 from rrq_operator.control.leader import Leader
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.control.services import Shell
+from rrq_operator.control.services import Services
 from running import end
 from waiting import eventually
 
@@ -248,9 +247,9 @@ async def test_after_fifty_rotations_there_are_no_more_connections_and_tasks_tha
     desk.apply(build_pool(redis=SECRET))
     core = CoreV1Api(api_client)
     async with Kube(api_client.configuration) as kube, contextlib.AsyncExitStack() as stack:
-        world = World()
-        world.set_pool(parse_record(desk.get("rrqpool", "emails")))
-        leader = Leader(Shell(kube, world, Events(kube), Metrics()), desk.namespace)
+        cluster_cache = ClusterCache()
+        cluster_cache.set_pool(parse_record(desk.get("rrqpool", "emails")))
+        leader = Leader(Services(kube, cluster_cache, Metrics()), desk.namespace)
         task = asyncio.create_task(leader.run())
         stack.push_async_callback(end, task)
 
@@ -271,7 +270,7 @@ async def test_after_fifty_rotations_there_are_no_more_connections_and_tasks_tha
         await rotate(urls[1])
         tasks = len(asyncio.all_tasks())
         for url in urls[2:]:
-            world.on_pool(("", ""))  # the next round at once
+            cluster_cache.pools_changed.set()  # the next round at once
             await rotate(url)
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2, 30, "no task is left behind")
         await end(task)

@@ -139,7 +139,7 @@ async def test_the_floors_of_a_pool_hold_although_its_redis_never_answered(
     assert desk.condition("ScalingActive")[:2] == ("False", "QueueUnreadable")
 
 
-async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
+async def test_a_paused_pool_asks_for_nothing_and_says_so_until_it_is_resumed(
     desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
 ) -> None:
     target = f"pool:{desk.namespace}/emails"
@@ -147,10 +147,10 @@ async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
     for _ in range(12):
         await client.enqueue("greet")
     desk.apply(build_pool(redis={"url": redis_dsn}))
-    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "OnHold"), 60)
+    await eventually(lambda: desk.condition("ScalingActive")[:2] == ("False", "Paused"), 60)
     status = desk.status()
-    assert (status["reason"], status["due"], status["held"], desk.replicas()) == ("OnHold", 12, 12, 0)
-    await eventually(lambda: desk.events("OnHold"), 30)
+    assert (status["reason"], status["due"], status["blocked"], desk.replicas()) == ("Paused", 12, 12, 0)
+    await eventually(lambda: desk.events("Paused"), 30)
 
     async def read_report() -> PoolReport | None:
         reports = {report.pool: report for report in await client.job_store.read_pools()}
@@ -158,7 +158,7 @@ async def test_a_pool_on_hold_asks_for_nothing_and_says_so_until_it_is_resumed(
 
     report = await eventually(read_report, 30, "the pool is not published")
     assert report is not None
-    assert (report.reason, report.due, report.blocked, report.is_paused) == ("OnHold", 12, 12, True)
+    assert (report.reason, report.due, report.blocked, report.is_paused) == ("Paused", 12, 12, True)
     await client.job_store.set_pause(target, None, "ada")
     await eventually(lambda: desk.replicas() == 2, 30)
     await eventually(lambda: desk.events("Resumed"), 30)
@@ -190,7 +190,7 @@ async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
 
     known = {
         "due_jobs",
-        "held_jobs",
+        "blocked_jobs",
         "orphaned_jobs",
         "scheduled_jobs",
         "oldest_due_age_seconds",

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from pools import build_pool
 from rrq.client import JobRequest
-from rrq_operator.cluster.cluster_cache import World, parse_record
-from rrq_operator.cluster.events import Events
+from rrq_operator.cluster.cluster_cache import ClusterCache, parse_record
 from rrq_operator.cluster.informer import Informer
 from rrq_operator.cluster.kube import Kube, budgets_path, deployments_path
 from rrq_operator.control import reporting
 from rrq_operator.control.leader import Leader
 from rrq_operator.control.metrics import Metrics
-from rrq_operator.control.services import Shell
+from rrq_operator.control.services import Services
 from rrq_operator.decide.objects import parse_budget, parse_deployment
 from running import end
 from waiting import eventually
@@ -75,19 +74,19 @@ async def test_a_hundred_busy_pools_of_constant_size_cause_two_status_writes_a_s
         return 0.5 <= await measure_writes_per_second(5) <= 2
 
     async with Kube(api_client.configuration) as kube, asyncio.TaskGroup() as tasks:
-        world = World()
+        cluster_cache = ClusterCache()
         for item in desk.read_all("rrqpool"):
-            world.set_pool(parse_record(item))
+            cluster_cache.set_pool(parse_record(item))
         watches = (
-            Informer(kube, deployments_path(desk.namespace), parse_deployment, world.set_deployment),
-            Informer(kube, budgets_path(desk.namespace), parse_budget, world.set_budget),
+            Informer(kube, deployments_path(desk.namespace), parse_deployment, cluster_cache.set_deployment),
+            Informer(kube, budgets_path(desk.namespace), parse_budget, cluster_cache.set_budget),
         )
-        leader = Leader(Shell(kube, world, Events(kube), Metrics()), desk.namespace)
+        leader = Leader(Services(kube, cluster_cache, Metrics()), desk.namespace)
         running = [tasks.create_task(one.run()) for one in (*watches, leader)]
         # The first conditions, and the Deployments, are written at once.
         await eventually(
             lambda: all(
-                pool.get("status", {}).get("reason") == "Paused" and "readyReplicas" in pool["status"]
+                pool.get("status", {}).get("reason") == "Frozen" and "readyReplicas" in pool["status"]
                 for pool in desk.read_all("rrqpool")
             ),
             120,

@@ -78,7 +78,7 @@ async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
     assert local_mode.output().count("run 1 failed") == 2
 
 
-async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
+async def test_a_paused_run_waits_and_goes_on_when_the_pool_is_resumed(
     run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     store = producer.job_store
@@ -87,7 +87,7 @@ async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
     await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(6)])
     await eventually(lambda: local_mode.ledger.count("started") == 2, PATIENCE_SECONDS)
     await store.set_pause("pool:default/shop", "paused", "ada")
-    await local_mode.says("on hold: run 1 is under way and starts nothing until the pool is resumed")
+    await local_mode.says("paused: run 1 is under way and starts nothing until the pool is resumed")
     gate.touch()
     await eventually(lambda: local_mode.ledger.count("effect") == 2, PATIENCE_SECONDS)
     await stays_true(lambda: local_mode.ledger.count("started") == 2 and len(local_mode.replicas()) == 1, 1)

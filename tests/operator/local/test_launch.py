@@ -8,16 +8,16 @@ import pytest
 
 from local_mode import build_manifest
 from rrq import RRQSettings
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.api.spec import PoolSpec, parse_pool
 from rrq_operator.local.launch import (
-    RedisAddress,
     build_command,
     build_environment,
     find_missing_variables,
 )
 from rrq_operator.local.redis_choice import RedisChoice, choose_redis
 
-HERE = RedisAddress("redis://here:6379/0", "shop:")
+HERE = RedisIdentity("redis://here:6379/0", "shop:")
 FROM_SECRET = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
 
 

@@ -179,17 +179,17 @@ async def test_the_first_job_wakes_the_pool(
     await local_mode.has_replicas(1)
 
 
-async def test_a_pool_on_hold_starts_nothing_and_ends_what_it_runs(
+async def test_a_paused_pool_starts_nothing_and_ends_what_it_runs(
     run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
     store, gate = producer.job_store, tmp_path / "gate"
     await store.set_pause("pool:default/shop", "paused", "ada")
     await producer.enqueue_many([JobRequest("wait_for_file", args=(str(gate),)) for _ in range(20)])
     local_mode = run_local(build_manifest(scaling=QUICK | {"maxReplicas": 1}))
-    await local_mode.says("on hold: 0 running, 20 due wait until the pool is resumed")
+    await local_mode.says("paused: 0 running, 20 due wait until the pool is resumed")
     await stays_true(lambda: not local_mode.replicas(), 2, "a replica was started")
     [report] = await eventually(store.read_pools)
-    assert (report.pool, report.is_paused, report.reason) == ("default/shop", True, "OnHold")
+    assert (report.pool, report.is_paused, report.reason) == ("default/shop", True, "Paused")
     assert (report.replicas, report.due, report.blocked) == (0, 20, 20)
     await store.set_pause("pool:default/shop", None, "ada")
     await eventually(lambda: local_mode.ledger.count("started") == 10, PATIENCE_SECONDS)

@@ -12,14 +12,14 @@ from rich.console import Console
 from commandline import terminal
 from local_mode import SUPPORT, build_manifest
 from rrq.broker.messages import WorkerObservation
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, draw_chart
+from rrq_operator.local.snapshot import EndedAttempts, History, LocalSnapshot, Sample, draw_chart
 from rrq_operator.local.view import build_screen, describe
 from waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PICTURE = PoolPicture(
+SHOWN = LocalSnapshot(
     name="shop",
     replicas=3,
     ready=2,
@@ -60,15 +60,15 @@ def test_ended_attempts_are_counted_over_the_coming_and_going_of_workers() -> No
     def worker(incarnation: str, ended: int) -> WorkerObservation:
         return WorkerObservation("w", "pod", 0, 10, False, (), 0, incarnation, ended=ended)
 
-    tally = Tally()
-    tally.add([worker("a", 3), worker("b", 4)])
-    tally.add([worker("b", 9)])
-    tally.add([worker("c", 1)])
-    assert tally.total == 13
+    ended = EndedAttempts()
+    ended.add([worker("a", 3), worker("b", 4)])
+    ended.add([worker("b", 9)])
+    ended.add([worker("c", 1)])
+    assert ended.total == 13
 
 
 def test_a_pool_in_one_line() -> None:
-    assert describe(PICTURE) == (
+    assert describe(SHOWN) == (
         "shop: 2/3 (+1 leaving) ready, 4 wanted, 1200 due, 5 later, 20 busy, 77 attempts done: "
         "20 running + 1200 due, 100 per replica: 13 needed; maxReplicas allows 4"
     )
@@ -78,7 +78,7 @@ def test_a_screen_has_figures_words_charts_and_events() -> None:
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  for this test only
     events = [f"event {number}" for number in range(20)]
     with console.file:
-        console.print(build_screen([PICTURE], [*events, "evil \x1b[31m"], "Ctrl+C drains and ends"))
+        console.print(build_screen([SHOWN], [*events, "evil \x1b[31m"], "Ctrl+C drains and ends"))
         text = console.export_text()
     for words in (
         "2/3 (+1 leaving)",

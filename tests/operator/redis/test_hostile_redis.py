@@ -19,9 +19,9 @@ from hostile_redis import (
     build_observation,
     hostile_process,
 )
+from pool_group_bench import Bench
 from queue_steps import ask, enqueue
-from redis_group_bench import Bench
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 from running import end
 from waiting import eventually
@@ -29,7 +29,7 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from redis_group_bench import NoteTaker
+    from pool_group_bench import NoteTaker
     from rrq.store import JobStore
 
 MEBIBYTE = 1024 * 1024
@@ -104,7 +104,7 @@ async def test_fifty_pools_beside_a_hostile_redis_keep_their_reaction_time(
         await eventually(lambda: all(taker.rounds for taker in takers))
         await eventually(lambda: ask(store, "PUBSUB", "CHANNELS"))
         # From here on nothing is seen but by an announcement: the poll of each second would hide that one was missed.
-        neighbours.group._next_full_at = monotonic() + 3600
+        neighbours.group.plan.next_full_at = monotonic() + 3600
         watching = asyncio.create_task(gauge.run())
         for number, answer in enumerate(HOSTILE_TO_OBSERVERS):
             with hostile_process(answer) as url:

@@ -10,7 +10,7 @@ import pytest
 from listening import Listener
 from queue_steps import ask
 from rrq.broker.messages import DeathCertificate, WorkerIdentity
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.redis import queues as queues_module
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues

@@ -28,7 +28,7 @@ from rrq.exc import RedisUnavailable
 from rrq.job import JobStatus
 from rrq.settings import RRQSettings
 from rrq.store import JobStore
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.redis.queues import RedisQueues
 from running import end
 from waiting import eventually

@@ -1,22 +1,23 @@
 """A pool of type Deployment: replicas that come and go as ``decide/sizing.py`` decides."""
 
 import asyncio
-import contextlib
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 
-from rrq.broker.connection import REDIS_ERRORS
 from rrq.broker.messages import Observation
-from rrq.exc import RRQError
+from rrq_operator.control.pool_group import Round
 from rrq_operator.decide.scaling import Reason
-from rrq_operator.decide.sizing import PoolScene, SizingMemory, SizingStep, decide_size, workers_of
+from rrq_operator.decide.sizing import SizingInput, SizingMemory, SizingStep, decide_size
 from rrq_operator.local.local_pool import LocalPool, PoolContext
-from rrq_operator.local.pool_snapshot import History, PoolPicture, Sample, Tally, count_later
 from rrq_operator.local.replica import HOPELESS_AFTER, Replica
+from rrq_operator.local.snapshot import EndedAttempts, History, LocalSnapshot, Sample, count_later
+from rrq_operator.redis.queues import QueueTrouble
 
 
-class Fleet(LocalPool):
+class LocalReplicaPool(LocalPool):
     """Reads, decides and acts for one pool."""
 
     def __init__(self, context: PoolContext) -> None:
@@ -25,15 +26,19 @@ class Fleet(LocalPool):
         self.leaving: list[Replica] = []
         self.requested = 0
         self.memory = SizingMemory()
-        self.step: SizingStep | None = None
+        self.step_taken: SizingStep | None = None
         self._started = 0
         self._has_been_ready = False
         self._is_stopping = False
         self._later = 0
         self._slowest_start_seconds = 0.0
         self._draining = 0
-        self._tally = Tally()
+        self._ended = EndedAttempts()
         self._history = History()
+
+    @property
+    def pod_uids(self) -> Collection[str]:
+        return {replica.uid for replica in (*self.replicas, *self.leaving)}
 
     @property
     def horizon_seconds(self) -> float:
@@ -43,46 +48,58 @@ class Fleet(LocalPool):
     def is_gone(self) -> bool:
         return not self.replicas and not self.leaving
 
-    async def run_once(self, seen: Observation | None, now: float) -> None:
-        scene = PoolScene(
-            seen,
-            [replica.state for replica in self.replicas],
+    def decide(self, this_round: Round) -> bool:
+        now = monotonic()
+        given = SizingInput(
+            self.queue_names,
+            this_round.seen,
+            [replica.pod for replica in self.replicas],
             self.requested,
-            is_on_hold=self._is_on_hold(seen),
+            now,
+            is_paused=this_round.is_paused,
         )
-        step, memory = decide_size(self.spec, self.queues, scene, self.memory, now)
-        self._note(step, seen, now)
-        self.memory = replace(memory, flagged=await self._apply_flags(step))
+        self.step_taken, self.memory = decide_size(self.spec, given, self.memory)
+        self._note(self.step_taken, this_round.seen, now)
+        return not self._is_stopping
+
+    async def act(self, this_round: Round) -> None:
+        """Set and take away flags, then start and end replicas."""
+        step = self.step_taken
+        assert step is not None, "decide comes first"
+        self.memory = replace(self.memory, flagged=await self._apply_flags(this_round, step))
         costs = step.plan.costs
         for replica in self.replicas:
             replica.deletion_cost = costs.get(replica.name, replica.deletion_cost)
-        self._apply_replicas(step, now)
+        if not self._is_stopping:
+            self._apply_replicas(step, monotonic())
 
     def _note(self, step: SizingStep, seen: Observation | None, now: float) -> None:
-        self.step = step
         if seen is not None:
-            self._later = count_later(seen, self.queues)
-            pods = {replica.uid for replica in (*self.replicas, *self.leaving)}
-            self._tally.add([worker for group in workers_of(seen, pods).values() for worker in group])
+            self._later = count_later(seen, self.queue_names)
+            self._ended.add(seen.workers.values())
         workload = step.workload
-        depth = None if workload is None else workload.due + workload.held + workload.orphaned + workload.busy
+        depth = (
+            None if workload is None else workload.due + workload.blocked + workload.orphaned + workload.busy
+        )
         self._history.add(Sample(depth, len(self.replicas)), now)
 
     # Flags in Redis
 
-    async def _apply_flags(self, step: SizingStep) -> frozenset[str]:
+    async def _apply_flags(self, this_round: Round, step: SizingStep) -> frozenset[str]:
         """Set and take away flags; returns the replicas that are flagged for certain and freshly."""
-        plan, store = step.plan, self.context.store
+        plan, queues = step.plan, this_round.queues
         self._tell_flags(step)
-        flagged: set[str] = set()
-        # What Redis gives no answer for is not taken for done, and the next round comes within a second.
-        with contextlib.suppress(*REDIS_ERRORS, RRQError):
-            for uid in plan.release:
-                await store.clear_drain(uid)
-            for uid in plan.drain:
-                await store.set_drain(uid)
-                flagged.add(uid)
-        return frozenset(flagged)
+        if queues is None:
+            return frozenset()
+        try:
+            if plan.release:
+                await queues.release(plan.release)
+            if plan.drain:
+                await queues.drain(plan.drain)
+        except QueueTrouble:
+            # What Redis does not confirm is not taken for done, and the next round comes within a second.
+            return frozenset()
+        return frozenset(plan.drain)
 
     def _tell_flags(self, step: SizingStep) -> None:
         draining, released = len(step.plan.drain), len(step.plan.release)
@@ -136,7 +153,7 @@ class Fleet(LocalPool):
         return any(news) or self._count_ready() != ready_before
 
     def _give_up_if_hopeless(self) -> None:
-        # A pool that worked before is not given up: somebody is editing its code, and the jobs can wait.
+        # A pool that worked before is not given up: a person is editing its code, and the jobs can wait.
         if all(replica.failures >= HOPELESS_AFTER for replica in self.replicas):
             self.failure = (
                 f"Pool {self.name} cannot run: each of {HOPELESS_AFTER} starts of every replica failed. "
@@ -156,28 +173,29 @@ class Fleet(LocalPool):
     def _count_ready(self) -> int:
         return sum(replica.ready_at is not None for replica in self.replicas)
 
-    def picture(self) -> PoolPicture:
-        workload = self.step.workload if self.step else None
-        return PoolPicture(
+    def snapshot(self) -> LocalSnapshot:
+        step = self.step_taken
+        workload = step.workload if step else None
+        return LocalSnapshot(
             name=self.name,
             replicas=len(self.replicas),
             ready=self._count_ready(),
             desired=self._desired,
             leaving=len(self.leaving),
-            due=None if workload is None else workload.due + workload.held,
+            due=None if workload is None else workload.due + workload.blocked,
             later=self._later,
             busy=0 if workload is None else workload.busy,
-            done=self._tally.total,
-            words=self.step.decision.words if self.step else "looking at the queues",
-            reason=self.step.decision.reason.value if self.step else "",
-            held=0 if workload is None else workload.held,
-            is_on_hold=workload is not None and workload.is_on_hold,
+            done=self._ended.total,
+            words=step.decision.words if step else "looking at the queues",
+            reason=step.decision.reason.value if step else "",
+            blocked=0 if workload is None else workload.blocked,
+            is_paused=workload is not None and workload.is_paused,
             slowest_start_seconds=self._slowest_start_seconds,
             history=self._history.samples,
         )
 
     @property
     def _desired(self) -> int:
-        if self.step is None or self.step.decision.reason is Reason.QUEUE_UNREADABLE:
+        if self.step_taken is None or self.step_taken.decision.reason is Reason.QUEUE_UNREADABLE:
             return self.requested
-        return self.step.decision.replicas
+        return self.step_taken.decision.replicas

@@ -1,7 +1,7 @@
 """What local mode shows of a pool at one moment: values only."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -20,25 +20,25 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class PoolPicture:
+class LocalSnapshot:
     name: str
     replicas: int
     ready: int
     desired: int
     leaving: int
-    """Replicas that were told to end and have not yet."""
+    """Replicas that are ending."""
     due: int | None
     """None while the queues cannot be read."""
     later: int
     busy: int
     done: int
-    """Attempts that ended since local mode started; a job that is tried again has several."""
+    """Attempts that ended since local mode started; a job that is retried has several."""
     words: str
     reason: str = ""
     """Why it has its size, in one word."""
-    held: int = 0
+    blocked: int = 0
     """Of those due, how many may not start."""
-    is_on_hold: bool = False
+    is_paused: bool = False
     slowest_start_seconds: float = 0.0
     """From asking for a replica to its being ready, of the slowest so far."""
     history: tuple[Sample, ...] = ()
@@ -48,7 +48,7 @@ class PoolPicture:
         return self.due == self.busy == self.replicas == self.leaving == self.desired == 0
 
 
-class Tally:
+class EndedAttempts:
     """Counts the attempts that have ended, over the coming and going of workers.
 
     What a worker ended after it was last seen is missed: a burst may be a few short, a drained replica is not.
@@ -57,7 +57,7 @@ class Tally:
     def __init__(self) -> None:
         self._ended: dict[str, int] = {}
 
-    def add(self, workers: Sequence[WorkerObservation]) -> None:
+    def add(self, workers: Iterable[WorkerObservation]) -> None:
         for worker in workers:
             self._ended[worker.incarnation] = max(worker.ended, self._ended.get(worker.incarnation, 0))
 

@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pool_group_bench import Bench, NoteTaker, build_record
 from queue_steps import ask, enqueue, now_ms, start_worker
-from redis_group_bench import Bench, NoteTaker, build_record
 from rrq.broker.cron_table import build_cron_table
 from rrq.broker.messages import Observation
 from rrq.cron import CronJob
 from rrq.flow import Limit, PoolReport
-from rrq_operator.cluster.redis_sources import RedisIdentity
+from rrq.store import JobStore
+from rrq_operator.api.redis_urls import RedisIdentity
 from rrq_operator.control import leader as leader_module
-from rrq_operator.control import redis_group as group_module
-from rrq_operator.control.redis_group import RedisGroup
+from rrq_operator.control import pool_group as group_module
+from rrq_operator.control.pool_group import PoolGroup
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 from running import end
 from waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    from rrq.store import JobStore
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Benc
     ]
     assert 1 in orphaned, "while the living had time to renew, the pool did not hear of the job"
     assert orphaned[-1] == 0
-    assert b'rrq_operator_returned_jobs_total{cause="lease"} 1.0' in running.shell.metrics.expose()
+    assert b'rrq_operator_returned_jobs_total{cause="lease"} 1.0' in running.services.metrics.expose()
 
 
 @pytest.mark.usefixtures("polls_seldom")
@@ -157,10 +156,10 @@ async def test_an_action_that_hangs_holds_up_nobody_and_costs_no_calls(
     slow.acts_for_seconds = 60.0
     await enqueue(store, "job-1")
     await eventually(lambda: slow.actions == 1 and quick.due == 1)
-    calls, rounds, began = running.group.redis_calls, len(slow.rounds), len(quick.rounds)
+    calls, rounds, began = running.queues.calls, len(slow.rounds), len(quick.rounds)
     await eventually(lambda: len(quick.rounds) >= began + 2, message="the other one is polled on")
     assert len(slow.rounds) == rounds, "no decision while the last one is being carried out"
-    assert running.group.redis_calls - calls <= 4, "nobody asks Redis because of it"
+    assert running.queues.calls - calls <= 4, "nobody asks Redis because of it"
 
 
 @pytest.mark.usefixtures("polls_seldom")
@@ -217,16 +216,16 @@ def test_a_url_that_cannot_be_used_is_trouble_in_words_without_the_password(url:
 async def test_one_call_a_round_while_nothing_is_controlled(running: Bench, store: JobStore) -> None:
     taker = running.add("emails")
     await eventually(lambda: len(taker.rounds) >= 3, message="what is read once is behind it")
-    calls, rounds = running.group.redis_calls, len(taker.rounds)
+    calls, rounds = running.queues.calls, len(taker.rounds)
     await eventually(lambda: len(taker.rounds) >= rounds + 3)
     # The tables of cron entries are read every twenty seconds, which may have been now.
-    assert running.group.redis_calls - calls <= len(taker.rounds) - rounds + 1
+    assert running.queues.calls - calls <= len(taker.rounds) - rounds + 1
 
 
 # What dashboards are told
 
 
-def card(name: str = "emails", **changes: Any) -> PoolReport:
+def report_on(name: str = "emails", **changes: Any) -> PoolReport:
     usual = PoolReport(f"test/{name}", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "nothing", 1000)
     return replace(usual, **changes)
 
@@ -234,20 +233,20 @@ def card(name: str = "emails", **changes: Any) -> PoolReport:
 @pytest.mark.usefixtures("polls_often")
 async def test_pools_are_published_and_forgotten_when_they_leave(running: Bench, store: JobStore) -> None:
     emails, others = running.add("emails"), running.add("others")
-    emails.card, others.card = card("emails"), card("others")
+    emails.report, others.report = report_on("emails"), report_on("others")
 
     async def published() -> list[str]:
         return [report.pool for report in await store.read_pools()]
 
     await eventually(lambda: _equals(published, ["test/emails", "test/others"]))
-    emails.card = card("emails", desired=4)
+    emails.report = report_on("emails", desired=4)
 
     async def sizes() -> list[int]:
         return [decision.desired for decision in await store.read_decisions("test/emails")]
 
     await eventually(lambda: _equals(sizes, [1, 4]))
-    del running.members["test", "emails"]
-    running.group.set_members(running.members)
+    del running.pools["test", "emails"]
+    running.group.set_pools(running.pools)
     await eventually(lambda: _equals(published, ["test/others"]))
 
 
@@ -256,14 +255,14 @@ async def test_a_group_that_ends_with_its_last_pool_says_so_and_else_leaves_them
     store: JobStore, bench: Bench, has_pools_left: bool
 ) -> None:
     task = asyncio.create_task(bench.group.run())
-    bench.add("emails").card = card()
+    bench.add("emails").report = report_on()
 
     async def published() -> int:
         return len(await store.read_pools())
 
     await eventually(lambda: _equals(published, 1))
     if not has_pools_left:
-        bench.group.set_members({})
+        bench.group.set_pools({})
     await end(task)
     assert await published() == int(has_pools_left)
 
@@ -279,7 +278,7 @@ async def test_pools_that_cannot_be_published_are_sized_all_the_same(
         raise QueueTrouble("Unreachable", "no room")
 
     taker = running.add("emails")
-    taker.card = card()
+    taker.report = report_on()
     for stand_in in (fail, hang):
         monkeypatch.setattr(RedisQueues, "publish", stand_in)
         rounds = len(taker.rounds)
@@ -292,16 +291,15 @@ async def test_a_pause_of_a_pool_is_seen_at_once_by_that_pool(running: Bench, st
     emails, others = running.add("emails"), running.add("others")
     await listening(store)
 
-    def is_on_hold(taker: NoteTaker, name: str) -> bool:
-        pool = running.members["test", name].pool
-        return bool(taker.rounds) and taker.rounds[-1][1].is_on_hold(pool)
+    def is_paused(taker: NoteTaker) -> bool:
+        return bool(taker.rounds) and taker.rounds[-1][1].is_paused
 
     await eventually(lambda: emails.rounds and others.rounds)
     await store.set_pause("pool:test/emails", "paused", "ada")
-    await eventually(lambda: is_on_hold(emails, "emails"), interval_seconds=0.01)
-    assert not is_on_hold(others, "others")
+    await eventually(lambda: is_paused(emails), interval_seconds=0.01)
+    assert not is_paused(others)
     await store.set_pause("pool:test/emails", None, "ada")
-    await eventually(lambda: not is_on_hold(emails, "emails"))
+    await eventually(lambda: not is_paused(emails))
 
 
 async def test_jobs_over_their_limit_are_not_seen_by_the_pool(running: Bench, store: JobStore) -> None:
@@ -331,10 +329,12 @@ async def test_a_rate_that_allows_more_wakes_a_pool_without_workers(running: Ben
 # Cron
 
 
-async def tend(bench: Bench, store: JobStore, at_ms: int) -> None:
-    """Let a round at that moment look after the cron entries."""
+async def fire(bench: Bench, store: JobStore, at_ms: int) -> float:
+    """Fire the cron entries as a round at that moment does; returns when the next one is due."""
     seen = await store.observe([])
-    await bench.group._tend_cron(Observation(at_ms, {}, seen.workers))
+    return await bench.group.housekeeping.fire_cron(
+        Observation(at_ms, {}, seen.workers), bench.pools.values()
+    )
 
 
 ENTRY = {"name": "tick", "schedule": "* * * * *", "function": "tick", "queue": "default"}
@@ -347,20 +347,18 @@ async def queued(store: JobStore) -> int:
 async def test_a_declared_entry_fires_once_a_tick(bench: Bench, store: JobStore) -> None:
     bench.add("emails", cron=[ENTRY])
     now = await now_ms(store)
-    await tend(bench, store, now - 200_000)
+    await fire(bench, store, now - 200_000)
     assert await queued(store) == 0, "a new entry has no ticks before it was seen"
-    await tend(bench, store, now)
+    await fire(bench, store, now)
     assert await queued(store) == 1, "of several missed ticks the last one fires"
-    await tend(bench, store, now)
+    await fire(bench, store, now)
     assert await queued(store) == 1
 
 
 async def test_the_next_round_comes_with_the_next_tick(bench: Bench, store: JobStore) -> None:
     bench.add("emails", cron=[ENTRY])
     tick_ms = await now_ms(store) // 60_000 * 60_000
-    bench.group._next_full_at = monotonic() + 1.0
-    await tend(bench, store, tick_ms - 200)
-    assert bench.group._next_full_at <= monotonic() + 0.2
+    assert await fire(bench, store, tick_ms - 200) <= monotonic() + 0.2
 
 
 async def test_a_published_table_fires_while_nobody_serves_it(bench: Bench, store: JobStore) -> None:
@@ -369,9 +367,9 @@ async def test_a_published_table_fires_while_nobody_serves_it(bench: Bench, stor
     table = build_cron_table(["default"], [CronJob(function_name="tick", schedule="* * * * *")], now)
     await store.publish_cron_table(table, None, 100.0)
     at_ms = int(now.timestamp() * 1000)
-    await tend(bench, store, at_ms - 200_000)
+    await fire(bench, store, at_ms - 200_000)
     before = await queued(store)
-    await tend(bench, store, at_ms)
+    await fire(bench, store, at_ms)
     assert await queued(store) == before + 1
 
 
@@ -385,10 +383,10 @@ async def test_a_table_whose_workers_live_is_left_to_them_for_ten_seconds(
     await start_worker(store)
     # Two minutes ago, so that no moment of this test is ahead of the clock of Redis.
     tick_ms = (int(now.timestamp()) // 60 - 2) * 60_000
-    await tend(bench, store, tick_ms - 20_000)
-    await tend(bench, store, tick_ms + 9_000)
+    await fire(bench, store, tick_ms - 20_000)
+    await fire(bench, store, tick_ms + 9_000)
     assert await queued(store) == 0, "its worker has not had its chance yet"
-    await tend(bench, store, tick_ms + 11_000)
+    await fire(bench, store, tick_ms + 11_000)
     assert await queued(store) == 1, "its worker is alive, but did not fire"
 
 
@@ -396,15 +394,15 @@ async def test_what_nobody_understands_in_redis_is_a_fault_of_the_pools_there(
     running: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> Observation:
-        raise UnicodeDecodeError("utf-8", b"", 0, 1, "a foreign hand")
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "not text")
 
-    monkeypatch.setattr(RedisQueues, "observe", fail)
+    monkeypatch.setattr(JobStore, "observe", fail)
     taker = running.add("emails")
     await eventually(lambda: taker.rounds)
     fault = taker.rounds[-1][1].queue_fault
     assert fault is not None
     assert fault.reason == "Unreadable"
-    assert "a foreign hand" in fault.message
+    assert "not text" in fault.message
 
 
 async def test_connections_that_do_not_close_do_not_hold_up_the_end(
@@ -428,25 +426,29 @@ async def test_a_group_that_hangs_is_replaced_and_the_leader_counts_as_alive(
     redis_dsn: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_module, "_GROUP_STALLED_SECONDS", 1.5)
-    runs: list[RedisGroup] = []
-    run = RedisGroup.run
+    runs: list[PoolGroup] = []
+    run = PoolGroup.run
 
-    async def hang_once(group: RedisGroup) -> None:
+    async def hang_once(group: PoolGroup) -> None:
         runs.append(group)
         await (run(group) if len(runs) > 1 else asyncio.Event().wait())
 
-    monkeypatch.setattr(RedisGroup, "run", hang_once)
-    monkeypatch.setattr(leader_module, "ReplicaPool", lambda *_: NoteTaker())
-    bench.world.set_pool(build_record("emails", redis={"url": redis_dsn}))
-    leader = leader_module.Leader(bench.shell, "test")
+    monkeypatch.setattr(PoolGroup, "run", hang_once)
+    monkeypatch.setattr(leader_module, "ReplicaPool", NoteTaker)
+    bench.cluster_cache.set_pool(build_record("emails", redis={"url": redis_dsn}))
+    leader = leader_module.Leader(bench.services, "test")
     task = asyncio.create_task(leader.run())
     try:
         await eventually(lambda: len(runs) >= 2)
-        await eventually(lambda: bench.shell.metrics.redis_calls > 0)
+        await eventually(lambda: count_redis_calls(bench) > 0)
         await eventually(lambda: monotonic() - leader.ticked_at < 1.5)
-        counted = bench.shell.metrics.redis_calls
+        counted = count_redis_calls(bench)
     finally:
         task.cancel()
         await asyncio.wait([task], timeout=30)
     assert task.cancelled()
-    assert bench.shell.metrics.redis_calls >= counted, "also after the term"
+    assert count_redis_calls(bench) >= counted, "also after the term"
+
+
+def count_redis_calls(bench: Bench) -> float:
+    return bench.services.metrics.registry.get_sample_value("rrq_operator_redis_calls_total") or 0.0

@@ -1,7 +1,7 @@
-"""A world for the election in simulated time: candidates with clocks of their own, and a Lease behind a bad network.
+"""The election in simulated time: candidates with clocks of their own, and a Lease behind a bad network.
 
 Each candidate runs the real `lead` on an event loop of its own, because a process that is stopped stops as a whole:
-its timers and answers wait, while the world, the Lease and requests on their way go on. Nothing here really waits.
+its timers and answers wait, while the simulation, the Lease and requests on their way go on. Nothing here really waits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from rrq_operator.control.election import (
     Leadership,
-    LeaseTaken,
-    LeaseUnreachable,
     Surroundings,
     lead,
 )
-from rrq_operator.decide.election_rules import Timing
+from rrq_operator.decide.election_rules import LeaseTaken, LeaseUnreachable, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,7 +35,7 @@ MOST_EVENTS = 100_000
 
 
 @dataclass(frozen=True)
-class Weather:
+class Network:
     """What becomes of requests that are sent now."""
 
     longest_delay_seconds: float = 0.02
@@ -49,12 +47,12 @@ class Weather:
     refused: float = 0.0
 
 
-class World:
+class Simulation:
     """Time, the Lease, and the candidates; after every event it checks that at most one of them leads."""
 
     def __init__(self, seed: int = 0, record: LeaseRecord | None = None) -> None:
         self.now_seconds = 0.0
-        self.weather = Weather()
+        self.network = Network()
         self.record = record
         self.is_frozen = False
         self.candidates: dict[str, Candidate] = {}
@@ -74,7 +72,7 @@ class World:
         heapq.heappush(self._events, (moment_seconds, next(self._order), action))
 
     def deliver(self, action: Callable[[], None]) -> None:
-        """Bring a request or an answer to where it goes, as fast as the present weather allows."""
+        """Bring a request or an answer to where it goes, as fast as the present network allows."""
 
         def arrive() -> None:
             if self._on_the_way.pop(number, None) is not None:
@@ -82,11 +80,11 @@ class World:
 
         number = next(self._order)
         self._on_the_way[number] = action
-        self.at(self.now_seconds + self.dice.uniform(0, self.weather.longest_delay_seconds), arrive)
+        self.at(self.now_seconds + self.dice.uniform(0, self.network.longest_delay_seconds), arrive)
 
     def calm(self) -> None:
         """End all trouble of network and server: what was on its way arrives now."""
-        self.weather = Weather()
+        self.network = Network()
         self.thaw()
         on_the_way, self._on_the_way = list(self._on_the_way.values()), {}
         self.dice.shuffle(on_the_way)
@@ -147,7 +145,7 @@ class World:
     def send(
         self, action: Callable[[], LeaseRecord | None], answer: asyncio.Future[LeaseRecord | None]
     ) -> None:
-        """Carry out a request some time later, and answer it some time after that, if the weather lets us."""
+        """Carry out a request some time later, and answer it some time after that, if the network lets us."""
 
         def arrive() -> None:
             if self.is_frozen:
@@ -157,13 +155,13 @@ class World:
                 outcome: LeaseRecord | LeaseTaken | None = action()
             except LeaseTaken as error:
                 outcome = error
-            if self.dice.random() >= weather.lost_answers:
+            if self.dice.random() >= network.lost_answers:
                 self.deliver(lambda: _settle(answer, outcome))
 
-        weather = self.weather
-        if self.dice.random() < weather.refused:
+        network = self.network
+        if self.dice.random() < network.refused:
             self.deliver(lambda: _settle(answer, LeaseUnreachable("refused")))
-        elif self.dice.random() >= weather.lost_requests:
+        elif self.dice.random() >= network.lost_requests:
             self.deliver(arrive)
 
     def store(self, record: LeaseRecord) -> LeaseRecord:
@@ -187,7 +185,7 @@ class Candidate:
 
     def __init__(
         self,
-        world: World,
+        simulation: Simulation,
         name: str,
         *,
         clock_offset_seconds: float = 0.0,
@@ -201,16 +199,16 @@ class Candidate:
         self.is_killed = False
         self.changes: list[bool] = []
         self.terms: list[Leadership] = []
-        self._world = world
+        self._simulation = simulation
         self._clock_offset_seconds = clock_offset_seconds
         self._clock_rate = clock_rate
         self._wall_offset = timedelta(seconds=wall_offset_seconds)
         self._work = work or _work_for_ever
         self._loop = _Loop(self)
-        surroundings = Surroundings(self.read_clock_seconds, self._read_wall_time, world.dice.random)
+        surroundings = Surroundings(self.read_clock_seconds, self._read_wall_time, simulation.dice.random)
         self.task = self._loop.create_task(
             lead(
-                _Store(world, self._loop),
+                _Store(simulation, self._loop),
                 name,
                 self._do_work,
                 timing=timing or Timing(),
@@ -220,25 +218,25 @@ class Candidate:
         )
 
     def read_clock_seconds(self) -> float:
-        return self._clock_offset_seconds + self._world.now_seconds * self._clock_rate
+        return self._clock_offset_seconds + self._simulation.now_seconds * self._clock_rate
 
     def is_held(self) -> bool:
         return not self.is_killed and any(term.is_held() for term in self.terms)
 
     def stop(self) -> None:
-        self._world.note(f"{self.name} is asked to end")
+        self._simulation.note(f"{self.name} is asked to end")
         self._loop.call_soon(self.task.cancel)
 
     def kill(self) -> None:
-        self._world.note(f"{self.name} is killed")
+        self._simulation.note(f"{self.name} is killed")
         self.is_killed = True
 
     def pause(self) -> None:
-        self._world.note(f"{self.name} is stopped")
+        self._simulation.note(f"{self.name} is stopped")
         self.is_paused = True
 
     def resume(self) -> None:
-        self._world.note(f"{self.name} goes on")
+        self._simulation.note(f"{self.name} goes on")
         self.is_paused = False
 
     def act(self) -> None:
@@ -249,7 +247,7 @@ class Candidate:
 
     def wake_at(self, own_clock_seconds: float) -> None:
         moment_seconds = (own_clock_seconds - self._clock_offset_seconds) / self._clock_rate
-        self._world.at(moment_seconds + 1e-6, lambda: None)
+        self._simulation.at(moment_seconds + 1e-6, lambda: None)
 
     def close(self) -> None:
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -265,36 +263,36 @@ class Candidate:
         await self._work(leadership)
 
     def _note_change(self, is_leading: bool) -> None:
-        self._world.note(f"{self.name} {'leads' if is_leading else 'has stopped to lead'}")
+        self._simulation.note(f"{self.name} {'leads' if is_leading else 'has stopped to lead'}")
         self.changes.append(is_leading)
 
     def _read_wall_time(self) -> datetime:
-        return FIRST_DAY + timedelta(seconds=self._world.now_seconds) + self._wall_offset
+        return FIRST_DAY + timedelta(seconds=self._simulation.now_seconds) + self._wall_offset
 
 
 class _Store:
     """The Lease as one candidate reaches it."""
 
-    def __init__(self, world: World, loop: _Loop) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, loop: _Loop) -> None:
+        self._simulation = simulation
         self._loop = loop
 
     async def read(self) -> LeaseRecord | None:
-        return await self._ask(lambda: self._world.record)
+        return await self._ask(lambda: self._simulation.record)
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
         def act() -> LeaseRecord:
-            if self._world.record is not None:
+            if self._simulation.record is not None:
                 raise LeaseTaken("there is one")
-            return self._world.store(record)
+            return self._simulation.store(record)
 
         return await self._ask_to_write(act)
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
         def act() -> LeaseRecord:
-            if self._world.record is None or self._world.record.version != record.version:
+            if self._simulation.record is None or self._simulation.record.version != record.version:
                 raise LeaseTaken("it is another one by now")
-            return self._world.store(record)
+            return self._simulation.store(record)
 
         return await self._ask_to_write(act)
 
@@ -305,12 +303,12 @@ class _Store:
 
     async def _ask(self, action: Callable[[], LeaseRecord | None]) -> LeaseRecord | None:
         answer: asyncio.Future[LeaseRecord | None] = self._loop.create_future()
-        self._world.send(action, answer)
+        self._simulation.send(action, answer)
         return await answer
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose time is the candidate's clock; it never waits, the world says when it runs."""
+    """An event loop whose time is the candidate's clock; it never waits, the simulation says when it runs."""
 
     def __init__(self, candidate: Candidate) -> None:
         self._candidate = candidate
@@ -348,7 +346,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class _NoFiles(selectors.SelectSelector):
-    """Has nothing to tell: waiting for files is not part of this world."""
+    """Has nothing to tell: a simulation waits for no files."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return []
