@@ -102,14 +102,14 @@ class Simulation:
             moment_seconds, _, action = heapq.heappop(self._events)
             self.now_seconds = max(self.now_seconds, moment_seconds)
             action()
-        raise AssertionError(f"somebody acts without pause: {self.history[-20:]}")
+        raise AssertionError(f"a candidate acts without pause: {self.history[-20:]}")
 
     def run_until_led(self, longest_seconds: float) -> float:
-        """Return after how many seconds somebody led."""
+        """Return after how many seconds a candidate led."""
         began_at_seconds = self.now_seconds
         while not self.leaders():
             assert self.now_seconds < began_at_seconds + longest_seconds, (
-                f"nobody leads: {self.history[-30:]}"
+                f"no candidate leads: {self.history[-30:]}"
             )
             self.run(0.01)
         return self.now_seconds - began_at_seconds

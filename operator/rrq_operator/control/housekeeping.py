@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rrq.broker.messages import Observation
 from rrq.cron import CronJob
@@ -24,7 +24,7 @@ from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 
 if TYPE_CHECKING:
     from rrq.broker.cron_table import CronTable
-    from rrq_operator.control.pool_group import GroupPool
+    from rrq.flow import PoolReport
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,15 @@ _HINT_SECONDS = 60.0
 _CLOSE_SECONDS = 0.5
 #: Connections that are being closed after their group has ended; kept, or Python would collect them on the way.
 _closing: set[asyncio.Task[None]] = set()
+
+
+class KnownPool(Protocol):
+    """A pool of the group, as far as it matters here."""
+
+    pool: Pool | None
+    queue_names: tuple[str, ...]
+
+    def build_report(self, now_ms: int) -> "PoolReport | None": ...
 
 
 class GroupListener:
@@ -94,7 +103,7 @@ class Housekeeping:
         else:
             self._listener.jobs_returned(returned, is_container_dead=False)
 
-    async def publish_and_fire(self, seen: Observation, pools: Mapping[PoolKey, "GroupPool"]) -> float:
+    async def publish_and_fire(self, seen: Observation, pools: Mapping[PoolKey, KnownPool]) -> float:
         """Publish the reports and fire cron entries; returns when the next entry is due, by the monotonic clock."""
         for controller in pools.values():
             if (report := controller.build_report(seen.now_ms)) is not None:
@@ -109,7 +118,7 @@ class Housekeeping:
         self._publisher.forget("/".join(key))
         self._entries.pop(key, None)
 
-    async def fire_cron(self, seen: Observation, pools: Iterable["GroupPool"]) -> float:
+    async def fire_cron(self, seen: Observation, pools: Iterable[KnownPool]) -> float:
         """Enqueue what is due by the schedules of the pools, and of applications that are not running."""
         try:
             if monotonic() >= self._tables_at:

@@ -120,7 +120,7 @@ def test_an_object_that_got_the_label_of_another_pool_is_forgotten() -> None:
     cluster_cache.set_budget(None, budget("emails"))
     cluster_cache.followers[KEY] = lambda key, delay_seconds: notified.append(key)
     cluster_cache.set_budget(budget("emails"), budget("reports"))
-    assert (cluster_cache.budgets, notified) == ({}, [KEY]), "by its name it is nobody's"
+    assert (cluster_cache.budgets, notified) == ({}, [KEY]), "by its name it belongs to no pool"
     cluster_cache.set_budget(budget("reports"), budget("emails"))
     assert list(cluster_cache.budgets) == [KEY]
     cluster_cache.set_budget(None, budget("emails", name="other"))

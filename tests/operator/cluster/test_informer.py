@@ -1,4 +1,4 @@
-"""Views of objects stay true while watches are cut, fall behind, or bring nonsense."""
+"""Objects stay up to date while watches are cut, fall behind, or bring nonsense."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ScriptedKube:
 
 
 async def follow(kube: ScriptedKube, watches: int) -> list[tuple[str | None, str | None]]:
-    """Return the changes that were told of until that many watches were opened."""
+    """Return the changes that were reported until that many watches were opened."""
     changes: list[tuple[str | None, str | None]] = []
 
     def parse(raw: dict[str, Any]) -> str:
@@ -82,7 +82,7 @@ async def test_one_that_fell_behind_lists_and_finds_what_vanished() -> None:
     assert kube.watched_from == ["10", "10"]
 
 
-async def test_an_object_that_nobody_understands_hides_no_other() -> None:
+async def test_an_object_that_cannot_be_parsed_hides_no_other() -> None:
     nonsense = {"type": "MODIFIED", "object": {"metadata": {"uid": "a", "resourceVersion": "x"}}}
     script = [nonsense, event("ADDED", "b", 12), event("DELETED", "b", 13)]
     kube = ScriptedKube([[item("a", 1)]], [script])

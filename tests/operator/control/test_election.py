@@ -64,7 +64,7 @@ RELEASED = LeaseRecord("7", holder="", duration_seconds=1)
         pytest.param(
             build_vacant(TIMING), 0.0, Wait(5.0), id="made a moment ago: perhaps deleted under a leader"
         ),
-        pytest.param(build_vacant(TIMING), 5.0, Acquire(build_vacant(TIMING)), id="held by nobody for long"),
+        pytest.param(build_vacant(TIMING), 5.0, Acquire(build_vacant(TIMING)), id="long without a holder"),
         pytest.param(THEIRS, 0.0, Wait(5.0), id="held by another"),
         pytest.param(THEIRS, 4.9, Wait(0.1), id="held by another, not for long"),
         pytest.param(THEIRS, 5.0, Acquire(THEIRS), id="not renewed for a whole duration"),
@@ -81,7 +81,7 @@ RELEASED = LeaseRecord("7", holder="", duration_seconds=1)
         pytest.param(MINE, 0.0, Renew(MINE), id="ours, though we did not know"),
     ],
 )
-def test_a_candidate_takes_only_what_nobody_can_hold(
+def test_a_candidate_takes_only_a_lease_that_no_other_can_hold(
     record: LeaseRecord | None, unchanged_seconds: float, decision: Decision
 ) -> None:
     memory = Memory("me", Sighting(record, 100.0), is_current=True)
@@ -302,7 +302,7 @@ def test_work_that_does_not_stop_fails_the_election_and_keeps_the_lease(ending: 
         assert not candidate.is_held()
 
 
-def test_work_may_take_a_moment_to_stop_and_still_holds_while_it_does() -> None:
+def test_work_still_leads_while_it_stops() -> None:
     with simulated() as simulation:
         candidate = simulation.add("a", work=partial(go_on, for_seconds=0.9))
         simulation.run(3)
@@ -337,7 +337,7 @@ def test_a_process_that_stands_still_while_its_work_ends_goes_on_as_a_candidate(
         assert candidate.changes == [True, False, True]
 
 
-def test_a_second_stop_does_not_give_the_lease_away_under_work_that_goes_on() -> None:
+def test_a_second_stop_does_not_release_the_lease_while_the_work_runs_on() -> None:
     with simulated() as simulation:
         candidate = simulation.add("a", work=partial(go_on, for_seconds=0.9))
         simulation.run(3)
@@ -350,7 +350,7 @@ def test_a_second_stop_does_not_give_the_lease_away_under_work_that_goes_on() ->
         assert simulation.record.holder == "a"
 
 
-def test_work_that_fails_while_it_is_stopped_is_told_and_the_candidate_goes_on(
+def test_work_that_fails_while_it_is_stopped_is_logged_and_the_candidate_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail_at_the_end(leadership: Leadership) -> None:
@@ -370,7 +370,7 @@ def test_work_that_fails_while_it_is_stopped_is_told_and_the_candidate_goes_on(
         assert "failed while it was stopped" in caplog.text
 
 
-def test_an_unreachable_lease_does_not_keep_anybody_from_ending() -> None:
+def test_an_unreachable_lease_does_not_delay_the_end() -> None:
     with simulated() as simulation:
         candidate = simulation.add("a")
         simulation.run(3)
@@ -441,7 +441,7 @@ troubles = st.one_of(
     storm=st.lists(st.tuples(seconds_of_storm, troubles), max_size=25),
     record=st.sampled_from([None, RELEASED, THEIRS]),
 )
-def test_never_do_two_lead_and_always_one_does_once_the_trouble_ends(
+def test_two_never_lead_and_one_leads_once_all_faults_end(
     seed: int,
     candidates: list[dict[str, float]],
     storm: list[tuple[float, Callable[[Simulation], None]]],

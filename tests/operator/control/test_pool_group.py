@@ -111,7 +111,7 @@ async def test_a_group_gives_back_the_jobs_of_a_fleet_that_is_gone(running: Benc
     await ask(store, "DEL", store.keys.worker_key(worker.worker_id))
     # Only now does the group look: it must not sweep before the job is in hand, however slow this machine is.
     taker = running.add("emails")
-    await eventually(lambda: taker.due == 1, 20, "nobody swept")
+    await eventually(lambda: taker.due == 1, 20, "no sweep")
     orphaned = [
         sum(queue.orphaned for queue in this.seen.queues.values()) for _, this in taker.rounds if this.seen
     ]
@@ -148,7 +148,7 @@ async def test_a_pool_that_breaks_the_decision_does_not_stop_the_others(
     assert "pool not decided" in caplog.text
 
 
-async def test_an_action_that_hangs_holds_up_nobody_and_costs_no_calls(
+async def test_an_action_that_hangs_delays_no_other_pool_and_costs_no_calls(
     running: Bench, store: JobStore
 ) -> None:
     slow, quick = running.add("slow"), running.add("quick")
@@ -159,7 +159,7 @@ async def test_an_action_that_hangs_holds_up_nobody_and_costs_no_calls(
     calls, rounds, began = running.queues.calls, len(slow.rounds), len(quick.rounds)
     await eventually(lambda: len(quick.rounds) >= began + 2, message="the other one is polled on")
     assert len(slow.rounds) == rounds, "no decision while the last one is being carried out"
-    assert running.queues.calls - calls <= 4, "nobody asks Redis because of it"
+    assert running.queues.calls - calls <= 4, "Redis is not asked because of it"
 
 
 @pytest.mark.usefixtures("polls_seldom")
@@ -202,7 +202,7 @@ async def _equals(count: Callable[[], Any], expected: object) -> bool:
         "redis+sentinel://:hunter2@/",
     ],
 )
-def test_a_url_that_cannot_be_used_is_trouble_in_words_without_the_password(url: str) -> None:
+def test_the_error_of_an_invalid_url_does_not_contain_the_password(url: str) -> None:
     with pytest.raises(QueueTrouble) as trouble:
         RedisQueues(RedisIdentity(url, "rrq:"))
     assert trouble.value.reason == "InvalidURL"
@@ -222,7 +222,7 @@ async def test_one_call_a_round_while_nothing_is_controlled(running: Bench, stor
     assert running.queues.calls - calls <= len(taker.rounds) - rounds + 1
 
 
-# What dashboards are told
+# What is published for dashboards
 
 
 def report_on(name: str = "emails", **changes: Any) -> PoolReport:
@@ -251,7 +251,7 @@ async def test_pools_are_published_and_forgotten_when_they_leave(running: Bench,
 
 
 @pytest.mark.parametrize("has_pools_left", [False, True], ids=["its last pool", "the term"])
-async def test_a_group_that_ends_with_its_last_pool_says_so_and_else_leaves_them_to_the_next(
+async def test_a_group_that_ends_removes_its_last_pool_and_leaves_others_to_the_next(
     store: JobStore, bench: Bench, has_pools_left: bool
 ) -> None:
     task = asyncio.create_task(bench.group.run())
@@ -323,7 +323,7 @@ async def test_a_rate_that_allows_more_wakes_a_pool_without_workers(running: Ben
     # As if the minute were over.
     await ask(store, "DEL", store.keys.rate_key("f:greet"))
     await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
-    await eventually(lambda: taker.due == 1, message="the second is due again without anybody claiming")
+    await eventually(lambda: taker.due == 1, message="the second is due again without any claim")
 
 
 # Cron
@@ -361,7 +361,9 @@ async def test_the_next_round_comes_with_the_next_tick(bench: Bench, store: JobS
     assert await fire(bench, store, tick_ms - 200) <= monotonic() + 0.2
 
 
-async def test_a_published_table_fires_while_nobody_serves_it(bench: Bench, store: JobStore) -> None:
+async def test_the_operator_fires_a_published_table_that_no_worker_serves(
+    bench: Bench, store: JobStore
+) -> None:
     now = await store.read_time()
     bench.add("emails")
     table = build_cron_table(["default"], [CronJob(function_name="tick", schedule="* * * * *")], now)
@@ -390,7 +392,7 @@ async def test_a_table_whose_workers_live_is_left_to_them_for_ten_seconds(
     assert await queued(store) == 1, "its worker is alive, but did not fire"
 
 
-async def test_what_nobody_understands_in_redis_is_a_fault_of_the_pools_there(
+async def test_data_that_cannot_be_parsed_is_a_fault_of_the_pools_of_that_redis(
     running: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> Observation:
@@ -405,7 +407,7 @@ async def test_what_nobody_understands_in_redis_is_a_fault_of_the_pools_there(
     assert "not text" in fault.message
 
 
-async def test_connections_that_do_not_close_do_not_hold_up_the_end(
+async def test_connections_that_do_not_close_do_not_delay_the_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = asyncio.Event()

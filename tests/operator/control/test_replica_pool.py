@@ -1,6 +1,6 @@
 """What a pool with replicas does with a watch that is late or a decision that is old.
 
-The cluster is a stand-in that takes down what it is asked for: a watch cannot be held back, nor a call be slowed,
+The cluster is a stand-in that takes down what it is asked for: a watch cannot be delayed, nor a call be slowed,
 at the very moment that matters. What real clusters do is in ``integration/``.
 """
 

@@ -38,7 +38,7 @@ class FakeKube:
         self.loses_answers = False
         self.takes_events = True
         self.written: list[dict[str, Any]] = []
-        self.told: list[str] = []
+        self.events: list[str] = []
         """The reasons of the events, those of warnings with an exclamation mark."""
 
     async def apply(self, path: str, manifest: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class FakeKube:
     async def create(self, path: str, event: dict[str, Any]) -> None:
         if not self.takes_events:
             raise KubeUnavailable("away")
-        self.told.append(f"{event['reason']}!" if event["type"] == "Warning" else event["reason"])
+        self.events.append(f"{event['reason']}!" if event["type"] == "Warning" else event["reason"])
 
 
 class Desk:
@@ -98,7 +98,7 @@ def ready(reason: str, status: bool = False) -> Condition:
     return condition("Ready", status, reason, f"because of {reason}")
 
 
-async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
+async def test_trouble_makes_one_event_and_so_does_its_end(desk: Desk) -> None:
     await desk.say(ready("Growing"))
     await desk.say(ready("ImagePullBackOff"))
     await desk.say(ready("RollingOut"))
@@ -106,10 +106,10 @@ async def test_trouble_is_told_once_and_so_is_its_end(desk: Desk) -> None:
     await desk.say(ready("AsDesired", True))
     await desk.say(ready("RollingOut"))
     await desk.say(ready("AsDesired", True))
-    assert desk.kube.told == ["ImagePullBackOff!", "AsDesired"]
+    assert desk.kube.events == ["ImagePullBackOff!", "AsDesired"]
 
 
-async def test_a_paused_pool_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
+async def test_a_pause_makes_one_event_and_so_does_its_end(desk: Desk) -> None:
     def active(reason: str) -> Condition:
         return condition("ScalingActive", reason == "Idle", reason, f"because of {reason}")
 
@@ -125,15 +125,15 @@ async def test_a_paused_pool_is_told_of_once_and_so_is_its_end(desk: Desk) -> No
         "Idle",
     ):
         await desk.say(active(reason), lastDecision={"reason": reason})
-    assert desk.kube.told == ["Paused", "Resumed"]
+    assert desk.kube.events == ["Paused", "Resumed"]
 
 
 async def test_an_operator_that_starts_knows_from_the_status_that_a_pool_was_paused() -> None:
     desk = Desk(lastDecision={"reason": "Paused"})
     await desk.say(lastDecision={"reason": "Paused"})
-    assert desk.kube.told == []
+    assert desk.kube.events == []
     await desk.say(lastDecision={"reason": "Idle"})
-    assert desk.kube.told == ["Resumed"]
+    assert desk.kube.events == ["Resumed"]
 
 
 class Clock:
@@ -299,5 +299,5 @@ async def test_messages_that_could_not_be_written_are_written_later_each_once(de
     desk.kube.takes_events = True
     desk.reporter._events._next_at = 0.0  # as if the pause were over
     assert await desk.say(ready("AtZero", True))
-    assert desk.kube.told == ["Scaled", "RunFailed"]
+    assert desk.kube.events == ["Scaled", "RunFailed"]
     assert not await desk.say(ready("AtZero", True))

@@ -34,7 +34,7 @@ def judge(
 
 def test_a_worker_of_a_pod_that_runs_or_is_not_ours_is_alive() -> None:
     assert judge(build_worker(), build_pod()) == Deaths()
-    assert judge(build_worker(pod_uid="of somebody else"), vanished=build_pod()) == Deaths()
+    assert judge(build_worker(pod_uid="of another pool"), vanished=build_pod()) == Deaths()
     assert judge(build_worker(pod_uid="")) == Deaths()
 
 
@@ -80,7 +80,7 @@ def test_a_container_that_is_not_started_again_yet_is_proof_for_the_youngest_too
     [
         ({"ending": Ending(ENDED_AT, 1, "")}, {"exit_code": 1, "reason": "Error"}),
         ({"ending": Ending(ENDED_AT, 0, "Completed")}, None),
-        ({"ending": Ending(ENDED_AT, 75, "Error")}, None),  # a burst that was told to stop
+        ({"ending": Ending(ENDED_AT, 75, "Error")}, None),  # a burst that was stopped
         ({"ending": Ending(ENDED_AT, 137, "Error"), "was_disrupted": True}, None),
         ({}, None),
     ],

@@ -113,7 +113,9 @@ def test_pods_are_spread_and_evicted_one_by_one() -> None:
         ({"resources": {"limits": {"memory": "1Gi"}}}, ["--num-workers", "1"]),
     ],
 )
-def test_processes_follow_the_cpu_limit_unless_told(worker: dict[str, Any], expected: list[str]) -> None:
+def test_processes_follow_the_cpu_limit_unless_the_spec_sets_them(
+    worker: dict[str, Any], expected: list[str]
+) -> None:
     given = pool(**{f"worker__{field}": value for field, value in worker.items()})
     arguments = build_arguments(given)
     start = arguments.index("--num-workers") if "--num-workers" in arguments else len(arguments)
@@ -126,7 +128,7 @@ def test_queues_are_served_in_their_order() -> None:
     assert arguments[4:8] == ["--queue", "urgent", "--queue", "default"]
 
 
-def test_workers_are_told_the_weights_of_their_queues() -> None:
+def test_workers_get_the_weights_of_their_queues() -> None:
     given = pool(queues=["high", "low"], queueWeights={"high": 6, "low": 0.5})
     told = variables(given)["RRQ_WORKER_QUEUE_WEIGHTS"]["value"]
     settings = RRQSettings(worker_queue_weights=json.loads(told))
@@ -179,7 +181,7 @@ def test_a_pod_template_adds_to_what_the_operator_writes() -> None:
 
 
 @pytest.mark.parametrize("place", ["env", "podTemplate"])
-def test_nobody_can_forge_what_ties_a_pod_to_its_pool(place: str) -> None:
+def test_a_pod_template_cannot_forge_what_ties_a_pod_to_its_pool(place: str) -> None:
     forged = [
         {"name": name, "value": "forged"}
         for name in ("RRQ_POD_UID", "RRQ_POOL", "RRQ_REDIS_DSN", "RRQ_KEY_PREFIX")

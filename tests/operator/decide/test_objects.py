@@ -138,7 +138,7 @@ def deployment(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_a_deployment_tells_what_its_pods_show_of_their_secret() -> None:
+def test_a_deployment_shows_the_secret_of_its_pods() -> None:
     annotated = {"metadata": {"annotations": {"rrq.dev/redis-secret-version": "7"}}}
     raw = deployment()
     assert parse_deployment(raw).secret_shown == ""
@@ -175,7 +175,7 @@ def test_why_replicas_do_not_come_and_who_asked_for_them() -> None:
     assert (parsed.failure, parsed.scaled_by) == ("exceeded quota", "kubectl")
 
 
-def test_a_job_tells_how_it_ended() -> None:
+def test_the_end_of_a_job_is_read() -> None:
     failed = {
         "type": "Failed",
         "status": "True",

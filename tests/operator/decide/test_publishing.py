@@ -1,4 +1,4 @@
-"""What Redis is told of pools: what is new, not too often, and again until it was heard."""
+"""Which reports on pools are published: new ones, not too often, and again until that is confirmed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rrq_operator.decide.publishing import Publication, Publisher
 IDLE = PoolReport("shop/emails", "Deployment", ("default",), 1, 1, 1, 0, 0, 0, "Idle", "nothing is due", 0)
 
 
-class Told:
-    """A publisher whose every word is heard."""
+class Confirmed:
+    """A publisher whose every publication is confirmed."""
 
     def __init__(self) -> None:
         self.publisher = Publisher()
@@ -22,22 +22,22 @@ class Told:
     def at(self, now: float, *reports: PoolReport) -> Publication:
         for report in reports:
             self.publisher.note(replace(report, at_ms=int(now * 1000)))
-        told = self.publisher.take(now)
-        self.publisher.confirm(told, now)
-        return told
+        published = self.publisher.take(now)
+        self.publisher.confirm(published, now)
+        return published
 
 
-def names(told: Publication) -> list[str]:
-    return [report.pool for report in told.reports]
+def names(published: Publication) -> list[str]:
+    return [report.pool for report in published.reports]
 
 
-def test_a_new_pool_is_told_of_and_noted_as_a_decision() -> None:
-    told = Told().at(0, IDLE)
-    assert (names(told), sorted(told.decided)) == (["shop/emails"], ["shop/emails"])
+def test_a_new_pool_is_published_with_an_entry_in_its_history() -> None:
+    published = Confirmed().at(0, IDLE)
+    assert (names(published), sorted(published.decided)) == (["shop/emails"], ["shop/emails"])
 
 
 @pytest.mark.parametrize(
-    ("change", "after_seconds", "is_told", "is_decision"),
+    ("change", "after_seconds", "is_published", "is_decision"),
     [
         ({}, 1, False, False),
         ({}, 59, False, False),
@@ -56,16 +56,16 @@ def test_a_new_pool_is_told_of_and_noted_as_a_decision() -> None:
         ({"is_paused": True}, 1, True, False),
     ],
 )
-def test_what_changed_is_told_once_a_second_and_noted_when_it_tells_something(
-    change: dict[str, Any], after_seconds: float, is_told: bool, is_decision: bool
+def test_changes_are_published_once_a_second_and_enter_the_history_less_often(
+    change: dict[str, Any], after_seconds: float, is_published: bool, is_decision: bool
 ) -> None:
-    publisher = Told()
+    publisher = Confirmed()
     publisher.at(0, IDLE)
-    told = publisher.at(after_seconds, replace(IDLE, **change))
-    assert (bool(told.reports), bool(told.decided)) == (is_told, is_decision)
+    published = publisher.at(after_seconds, replace(IDLE, **change))
+    assert (bool(published.reports), bool(published.decided)) == (is_published, is_decision)
 
 
-def test_what_was_not_heard_is_told_again() -> None:
+def test_an_unconfirmed_report_is_published_again() -> None:
     publisher = Publisher()
     publisher.note(IDLE)
     assert publisher.take(0) == publisher.take(0.01)
@@ -73,12 +73,12 @@ def test_what_was_not_heard_is_told_again() -> None:
     assert not publisher.take(0.03)
 
 
-def test_a_pool_that_left_is_told_of_until_that_was_heard() -> None:
+def test_a_pool_that_left_is_removed_until_that_is_confirmed() -> None:
     publisher = Publisher()
     publisher.note(IDLE)
-    told = publisher.take(0)
+    published = publisher.take(0)
     publisher.forget("shop/emails")
-    publisher.confirm(told, 0)
+    publisher.confirm(published, 0)
     gone = publisher.take(1)
     assert (gone.reports, gone.gone) == ((), ("shop/emails",))
     publisher.confirm(gone, 1)
@@ -88,7 +88,7 @@ def test_a_pool_that_left_is_told_of_until_that_was_heard() -> None:
     assert (names(again), again.gone) == (["shop/emails"], ()), "made anew under its name"
 
 
-def test_only_pools_that_nobody_has_told_of_for_long_are_taken_for_gone() -> None:
+def test_only_pools_that_were_not_published_for_long_count_as_gone() -> None:
     publisher = Publisher()
     publisher.note(IDLE)
     now_ms = 10_000_000

@@ -253,7 +253,9 @@ def test_a_pool_grows_to_its_floor_while_its_queues_cannot_be_read(
 
 
 @pytest.mark.parametrize(("step_replicas", "second"), [(None, 2), (10, 10)])
-def test_a_lowered_maximum_holds_without_redis_after_a_while(step_replicas: int | None, second: int) -> None:
+def test_a_lowered_maximum_applies_without_redis_after_a_while(
+    step_replicas: int | None, second: int
+) -> None:
     policy = replace(POLICY, max_replicas=2, step_replicas=step_replicas)
     pool = Watched(policy, requested=20)
 
@@ -312,7 +314,7 @@ def test_after_an_outage_the_window_starts_anew() -> None:
 
 
 @pytest.mark.parametrize("window_seconds", [0, 1, 60])
-def test_after_a_time_in_which_nobody_looked_the_window_starts_anew(window_seconds: int) -> None:
+def test_after_a_gap_between_rounds_the_window_starts_anew(window_seconds: int) -> None:
     pool = Watched(replace(POLICY, window_seconds=window_seconds), requested=9)
     pool.step(Workload(due=90, due_soon=0, busy=0), 0)
 
@@ -393,7 +395,7 @@ def test_speed_follows_jobs_that_become_slower() -> None:
     assert measure([*[saturated(20)] * 100, *[saturated(2)] * 60]) == pytest.approx(2, rel=0.1)
 
 
-def test_workers_that_waited_for_work_tell_nothing_about_speed() -> None:
+def test_workers_that_waited_for_work_do_not_count_for_the_speed() -> None:
     trickle = Workload(
         due=1, due_soon=0, busy=0, finished=1, elapsed_seconds=1, working_replicas=2, free_slots=20
     )
@@ -414,7 +416,7 @@ def test_an_outage_is_no_measurement_of_speed() -> None:
 # Words
 
 
-def test_words_tell_the_whole_story() -> None:
+def test_the_words_of_a_decision_have_all_its_inputs() -> None:
     policy = replace(POLICY, target_latency_seconds=10, headroom_replicas=1, min_replicas=3, idle_replicas=2)
 
     def words(workload: Workload | None, requested: int = 0, memory: ScalingMemory | None = None) -> str:
@@ -565,7 +567,7 @@ def test_noise_around_a_level_does_not_make_a_pool_flap(
         assert after >= max(needs[max(0, at - policy.window_seconds + 1) :])
         changes[0] += after > before
         changes[1] += after < before
-    # Each size is held for a window, so downs are few, and ups are bounded by the levels there are.
+    # Each size stays for a window, so downs are few, and ups are bounded by the levels there are.
     levels = len(set(needs))
     assert changes[1] <= levels * (1 + len(noise) // policy.window_seconds)
     assert changes[0] <= levels * (1 + changes[1])

@@ -253,7 +253,7 @@ def test_in_a_roll_out_nothing_is_lowered_except_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(("requested", "target"), [(1, 1), (1, 2), (2, 2)])
-def test_nobody_is_called_back_before_kubernetes_has_noted_the_new_size(requested: int, target: int) -> None:
+def test_no_pod_is_released_before_kubernetes_has_noted_the_new_size(requested: int, target: int) -> None:
     given_up = [flagged_pod("b", deletion_cost=VICTIM_COST), flagged_pod("c", deletion_cost=VICTIM_COST)]
 
     step = plan(
@@ -292,7 +292,7 @@ def test_a_pod_on_its_way_out_stays_flagged_also_when_the_pool_grows(target: int
     assert step == ShrinkPlan(drain=("c",))
 
 
-def test_nobody_is_called_back_before_the_pods_on_their_way_out_are_gone() -> None:
+def test_no_pod_is_released_before_the_pods_that_leave_are_gone() -> None:
     # "c" and "d" were given up. "e" was flagged too and has gone quiet since; by its age it would go before them.
     candidates = [pod("a", busy=4), *map(flagged_pod, "cde")]
 
@@ -304,7 +304,7 @@ def test_nobody_is_called_back_before_the_pods_on_their_way_out_are_gone() -> No
 
 
 @pytest.mark.parametrize("target", [1, 3])
-def test_a_pod_given_up_lately_is_not_called_back_when_the_pool_has_room_for_it_again(target: int) -> None:
+def test_a_pod_given_up_lately_is_not_released_when_the_pool_grows_again(target: int) -> None:
     # It was given up for a pool of none, which grew again before Kubernetes had taken it, or before we saw it taken.
     candidates = [flagged_pod("a")]
 
@@ -380,7 +380,7 @@ def is_safe_to_lose(candidate: Candidate, flagged: Collection[str]) -> bool:
 
 @given(situations())
 @settings(max_examples=3 * EXAMPLES)
-def test_whatever_kubernetes_removes_after_a_plan_had_gone_quiet(
+def test_every_pod_that_kubernetes_removes_after_a_plan_had_gone_quiet(
     situation: Situation,
 ) -> None:
     candidates, requested, target, flagged, is_rolling_out = situation
@@ -472,7 +472,7 @@ class Model:
     """A Deployment, its ReplicaSet, kubelets, a Redis and an operator, none of which waits for another.
 
     What is taken for granted: from observation to action the operator needs less time than a pod to start, and another
-    leader needs more time to take over than Kubernetes to do what the one before asked for. What nobody can foresee
+    leader needs more time to take over than Kubernetes to do what the one before asked for. What cannot be foreseen
     is forgiven: a pod that started or turned not ready after the operator had looked at it.
     """
 
@@ -495,7 +495,7 @@ class Model:
         self.unreachable_until = 0.0
         """By the operator."""
         self.redis_away: tuple[float, float] = (0.0, 0.0)
-        """From when until when nobody reaches it."""
+        """From when until when it cannot be reached."""
         self.listed_at = self.now
         self.lowered_by = self.now
         """When the pods were listed that the size rests on."""
@@ -718,7 +718,7 @@ class Model:
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=EXAMPLES // 8)
-def test_no_pod_is_taken_away_with_a_running_job_whatever_happens_in_between(seed: int) -> None:
+def test_no_pod_is_removed_with_a_running_job_under_any_fault(seed: int) -> None:
     model = Model(seed)
     model.run(300, with_faults=True)
 

@@ -198,7 +198,7 @@ def measure_finished(
     ],
     ids=["not seen before", "counts from zero again", "restarted under its name", "no longer claims"],
 )
-def test_only_workers_that_were_there_all_the_time_tell_how_fast_a_replica_is(
+def test_only_workers_that_were_there_all_the_time_count_for_the_speed(
     newcomer: WorkerObservation,
 ) -> None:
     before = [worker("a1", "a", ended=100), worker("b1", "b", ended=50)]
@@ -311,7 +311,7 @@ def test_a_pod_that_lost_a_worker_from_sight_is_kept_until_it_would_be_back() ->
     assert steps_until_gone(pool, 23) == SETTLING_SECONDS - 1
 
 
-def test_a_pod_whose_worker_is_seen_has_started_whatever_the_kubelet_has_reported() -> None:
+def test_a_pod_whose_worker_is_seen_has_started_before_the_kubelet_reports_it() -> None:
     late = PodObject("b", "pool-b", created_at=20.0, ready_at=None, has_started=False)
     pool = watched_pool(ready_pod("a"), late)
     busy = [worker("a1", "a", busy=1), worker("b1", "b", busy=1, is_draining=True)]

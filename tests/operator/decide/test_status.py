@@ -91,7 +91,7 @@ def test_a_pool_that_is_as_it_should_be() -> None:
     assert status["selector"] == "rrq.dev/pool=emails"
 
 
-def test_a_paused_pool_says_so_and_how_many_jobs_wait_for_it() -> None:
+def test_the_status_of_a_paused_pool_counts_the_jobs_that_wait() -> None:
     taken = step(0, Reason.PAUSED)
     status = build_replica_status(
         replace(SNAPSHOT, is_paused=True), taken, replace(DEPLOYMENT, ready=0), None
@@ -204,7 +204,7 @@ def test_a_status_is_read_as_it_was_build_status_manifest() -> None:
     assert conditions_of(unread)["QueueReachable"].status == "Unknown"
 
 
-def test_a_status_that_nobody_understands_counts_as_none() -> None:
+def test_a_status_that_cannot_be_parsed_counts_as_none() -> None:
     assert parse_status({"status": {"due": "many"}}) == PoolStatus()
 
 

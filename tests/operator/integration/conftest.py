@@ -146,7 +146,7 @@ def desk(
 
 @pytest.fixture
 def start_operator(desk: PoolDesk, tmp_path: Path) -> Iterator[Callable[..., RunningOperator]]:
-    """Starts operators for the namespace of the test; all are stopped afterwards, and told of on failure."""
+    """Starts operators for the namespace of the test; all are stopped afterwards; a failure shows their logs."""
     started: list[RunningOperator] = []
 
     def start(name: str = "operator", **options: str) -> RunningOperator:

@@ -57,7 +57,7 @@ async def stays(holds: Callable[[], bool], seconds: float, message: str) -> None
 
 
 async def settle(desk: PoolDesk) -> None:
-    """Wait until figures have been written that were held back for a moment."""
+    """Wait until figures have been written that were delayed."""
     last_version, since = "", time.monotonic()
 
     def is_quiet() -> bool:
@@ -85,7 +85,7 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
         await stays(
             lambda: before == versions(desk),
             10,
-            "somebody wrote",
+            "a person wrote",
         )
         assert api.writes == []
     with RunningOperator(api.kubeconfig, desk.namespace, tmp_path, name="second") as second:
@@ -94,10 +94,10 @@ async def test_an_idle_pool_is_left_alone_also_by_an_operator_that_starts(
         await stays(
             lambda: before == versions(desk),
             4,
-            "somebody wrote",
+            "a person wrote",
         )
         base = f"namespaces/{desk.namespace}"
-        # What changed while nobody looked would be corrected by these; they changed nothing.
+        # These correct what changed during the outage; nothing did.
         assert sorted(api.writes) == [
             f"PATCH /apis/apps/v1/{base}/deployments/emails",
             f"PATCH /apis/policy/v1/{base}/poddisruptionbudgets/emails",
@@ -128,7 +128,7 @@ async def refuses_more(api: FaultyApi, count: int) -> None:
 
 
 async def is_sized(desk: PoolDesk, size: int, other: str) -> None:
-    """Expect what was refused to be done, and told of, now."""
+    """Expect that what was refused is now done and reported."""
     await eventually(lambda: (desk.replicas(), desk.replicas(other)) == (size, 0), 30)
     await eventually(lambda: desk.condition("Ready", other)[0] == "True", 30)
     words = f"{size - 1} → {size} replicas"
@@ -180,7 +180,7 @@ async def test_a_pool_that_is_deleted_can_be_made_again_at_once(
         assert not [event for event in desk.read_all("events") if event["reason"] == "NameTaken"]
 
 
-async def test_an_operator_counts_on_where_the_one_before_it_ended(
+async def test_an_operator_continues_the_count_of_events_of_the_one_before(
     desk: PoolDesk, tmp_path: Path, redis_dsn: str
 ) -> None:
     good = build_pool(redis={"url": redis_dsn})
@@ -194,7 +194,7 @@ async def test_an_operator_counts_on_where_the_one_before_it_ended(
         for _ in range(2):
             desk.apply(bad)
             await eventually(lambda: desk.condition("Ready")[1] == "InvalidSpec", START_SECONDS)
-            await eventually(lambda: counts() == [1], 30, "twice within a minute is told once")
+            await eventually(lambda: counts() == [1], 30, "twice within a minute makes one event")
             desk.apply(good)
             await eventually(lambda: is_ready(desk, "AtZero"), 60)
     with RunningOperator(desk.cluster.kubeconfig, desk.namespace, tmp_path, name="second"):

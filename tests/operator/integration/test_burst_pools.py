@@ -61,7 +61,7 @@ async def test_there_are_never_two_runs_with_two_operators_and_one_of_them_kille
     redis_dsn: str,
 ) -> None:
     fake_node.behave(PodBehaviour(runs_for_seconds=0.2))
-    await client.enqueue("greet")  # nobody takes it, so that there is always work
+    await client.enqueue("greet")  # no worker takes it, so that there is always work
     # On purpose without an election: both act.
     first, second = (start_operator(name, no_leader_election="") for name in ("first", "second"))
     desk.apply(build_burst(redis_dsn, keepFinished=20))
@@ -183,7 +183,7 @@ async def test_the_last_finished_runs_are_kept_and_older_ones_go(
     assert sorted(read_runs(desk)) == [last - 1, last]
 
 
-async def test_a_failed_run_is_told_of_and_tried_again_after_a_while(
+async def test_a_failed_run_is_reported_and_retried_after_a_while(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
     fake_node.behave(PodBehaviour(runs_for_seconds=0.1, exit_code=1))
@@ -206,7 +206,7 @@ async def test_a_failed_run_is_told_of_and_tried_again_after_a_while(
     await client.job_store.redis.delete(QUEUE_KEY)
     await end_run(desk, fake_node, 2)
     await eventually(lambda: desk.condition("Ready")[:2] == ("True", "Waiting"), 30, "it heals")
-    assert desk.events("RunFailed") == [told], "the failure before the restart is not told of again"
+    assert desk.events("RunFailed") == [told], "the failure before the restart makes no second event"
 
 
 async def test_a_changed_spec_leaves_the_run_that_is_under_way_alone(

@@ -201,5 +201,5 @@ async def test_a_pool_at_zero_starts_a_pod_for_the_job_of_a_lost_node(
     await worker.take_one()
     desk.apply(build_pool(redis={"url": redis_dsn}, **kind))
     await eventually(lambda: len(desk.read_all("pods")) == 1, 60, "no pod was started for it")
-    await eventually(lambda: is_queued(store, "job"), 60, "nobody gave the job back")
+    await eventually(lambda: is_queued(store, "job"), 60, "the job was not requeued")
     assert await worker.in_hand() == set()

@@ -51,7 +51,7 @@ def place(control_plane: Cluster, namespace: str, tmp_path: Path) -> Place:
 
 
 async def leader_since(place: Place, moment: float, timeout_seconds: float = START_SECONDS) -> Note:
-    note = await eventually(lambda: place.find_leader(moment), timeout_seconds, "nobody leads")
+    note = await eventually(lambda: place.find_leader(moment), timeout_seconds, "no candidate leads")
     assert note is not None
     return note
 

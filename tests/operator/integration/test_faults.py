@@ -1,4 +1,4 @@
-"""What goes wrong around a pool: each trouble is told in a condition and an event, costs nothing, and passes."""
+"""What goes wrong around a pool: each trouble is reported in a condition and an event, costs nothing, and passes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def is_told(
 
     [warning, *others] = await eventually(find_warnings, 10, f"an event {reason}")
     assert warning["type"] == "Warning"
-    assert not others, "the same is told once"
+    assert not others, "the same makes one event"
 
 
 async def test_a_pool_waits_for_a_secret_that_is_of_use(
@@ -90,7 +90,7 @@ async def test_a_pool_waits_for_a_secret_that_is_of_use(
         await is_told(desk, reason, words, name=name)
         assert desk.replicas(name) is None
         assert desk.status(name)["reason"] == reason
-        assert "due" not in desk.status(name), "what nobody knows is not shown as zero"
+        assert "due" not in desk.status(name), "unknown is not shown as zero"
     assert "hunter2" not in desk.kubectl("get", "rrqpool,events", "--output=yaml") + operator.log
     for name in faults:
         desk.add_secret(name, url=redis_dsn)
@@ -105,7 +105,7 @@ async def test_a_pool_waits_for_a_secret_that_is_of_use(
     await eventually(lambda: desk.condition("Ready", "missing")[:2] == ("True", "AsDesired"), 60)
 
 
-async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
+async def test_an_image_that_cannot_be_pulled_is_reported_and_old_pods_stay(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
 ) -> None:
     pool = build_pool(redis={"url": redis_dsn}, worker=WORKER, replicas=2)
@@ -116,15 +116,15 @@ async def test_an_image_that_cannot_be_pulled_is_told_of_and_old_pods_stay(
     desk.apply(pool)
     await is_told(desk, "ImagePullBackOff", "pod emails-", "ImagePullBackOff")
     assert desk.status()["reason"] == "ImagePullBackOff"
-    assert desk.status()["readyReplicas"] == 2, "nobody left before a replacement was ready"
+    assert desk.status()["readyReplicas"] == 2, "no pod left before a replacement was ready"
     fake_node.behave(PodBehaviour())
     pool["spec"]["worker"] = WORKER | {"image": "example.com/shop:2"}
     desk.apply(pool)
     await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
-    await eventually(lambda: desk.events("AsDesired"), 30, "that it is well again was not told")
+    await eventually(lambda: desk.events("AsDesired"), 30, "no event says that it is well again")
 
 
-async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
+async def test_an_exceeded_quota_is_reported_and_the_pods_follow_once_it_allows(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, redis_dsn: str
 ) -> None:
     quota: dict[str, Any] = {
@@ -143,7 +143,7 @@ async def test_a_quota_is_told_of_and_the_rest_comes_once_it_allows(
     await eventually(lambda: ready(desk) == ("True", "AsDesired"), 60)
 
 
-async def test_what_belongs_to_somebody_else_is_left_alone(
+async def test_objects_of_others_are_left_alone(
     desk: PoolDesk, operator: RunningOperator, redis_dsn: str
 ) -> None:
     labels = {"app": "shop"}
@@ -190,7 +190,7 @@ async def test_another_writer_of_replicas_is_named_and_overruled(
     desk.kubectl("scale", "deployment", "emails", "--replicas=5")
     await is_told(desk, "ForeignScaler", "kubectl changed", condition="ScalingActive")
     await eventually(lambda: desk.replicas() == 2, 60)
-    # As an autoscaler would, somebody takes away what is needed.
+    # As an autoscaler would, another client takes away what is needed.
     desk.kubectl("scale", "deployment", "emails", "--replicas=0")
     await eventually(lambda: desk.replicas() == 2, 60)
 

@@ -53,7 +53,7 @@ async def pair(
     return first, second
 
 
-async def test_the_standby_takes_over_from_a_leader_that_is_killed_or_told_to_stop(
+async def test_the_standby_takes_over_from_a_leader_that_is_killed_or_stopped(
     desk: PoolDesk, pair: tuple[RunningOperator, RunningOperator], client: RRQClient
 ) -> None:
     first, second = pair
@@ -86,7 +86,7 @@ async def test_replicas_outlive_an_api_server_that_is_away(
 ) -> None:
     first, second = pair
     api_server.stop()
-    await eventually(lambda: _lost(first), 30, "nobody leads without an API server")
+    await eventually(lambda: _lost(first), 30, "no replica leads without an API server")
     assert not await leads(second)
     for operator in pair:
         assert (await operator.get("/livez"))[0] == 200, "a restart would not help"

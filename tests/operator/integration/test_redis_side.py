@@ -52,7 +52,7 @@ async def admin(own_redis: EmbeddedRedis) -> AsyncIterator[Redis]:
 
 
 async def clients(admin: Redis) -> list[dict[str, str]]:
-    """Return everybody who is connected, apart from ourselves."""
+    """Return all connections but our own."""
     listed: Any = await admin.client_list()
     # Redis 6.2 names the command alone.
     return [entry for entry in listed if entry["cmd"] not in ("client|list", "client")]
@@ -168,7 +168,7 @@ async def test_pools_of_two_users_are_each_read_with_their_own_credentials(
         return {entry["user"] for entry in await clients(admin)} == {"anna", "bert"}
 
     # Every connection is the default user's until its first command, and pool c is tried again and again.
-    await eventually(are_named, 30, "somebody stays connected as another user")
+    await eventually(are_named, 30, "a connection stays open as another user")
     # What was refused was asked by the third one alone: nobody else reached for keys of another.
     log: Any = await admin.acl_log()
     # Redis 6.2 knows no part of CLIENT that is allowed to everybody, not even for saying which library this is.
@@ -284,7 +284,7 @@ async def test_after_fifty_rotations_there_are_no_more_connections_and_tasks_tha
 # While it is away
 
 
-async def test_while_redis_is_away_sizes_are_held_and_it_comes_back_by_itself(
+async def test_sizes_stay_while_redis_is_away_and_follow_the_queues_afterwards(
     desk: PoolDesk, operator: RunningOperator, make_redis: Callable[..., EmbeddedRedis]
 ) -> None:
     server = make_redis(appendonly=True)
@@ -295,7 +295,7 @@ async def test_while_redis_is_away_sizes_are_held_and_it_comes_back_by_itself(
     for take_away, bring_back in ((server.kill, server.start), (server.pause, server.resume)):
         take_away()
         await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "Unreachable"), 30)
-        await holds(lambda: desk.replicas() == 4, 4, "the size is held")
+        await holds(lambda: desk.replicas() == 4, 4, "the size stays")
         assert "due" not in desk.status(), "what is not known is not shown"
         assert "rrq_operator_due_jobs{" not in (await operator.get("/metrics"))[1]
         bring_back()
@@ -305,7 +305,7 @@ async def test_while_redis_is_away_sizes_are_held_and_it_comes_back_by_itself(
     assert re.search(r'redis_errors_total\{reason="Unreachable"\} \d', (await operator.get("/metrics"))[1])
 
 
-async def test_a_key_of_the_wrong_type_holds_the_size_and_says_so(
+async def test_a_key_of_the_wrong_type_keeps_the_size_and_is_a_condition(
     desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
 ) -> None:
     await client.enqueue_many([JobRequest("greet") for _ in range(20)])
@@ -313,6 +313,6 @@ async def test_a_key_of_the_wrong_type_holds_the_size_and_says_so(
     await eventually(lambda: desk.replicas() == 2, 60)
     await client.job_store.redis.set("rrq:queue:default", "not a queue")
     await eventually(lambda: desk.condition("QueueReachable")[:2] == ("False", "WrongType"), 30)
-    await holds(lambda: desk.replicas() == 2, 2, "the size is held")
+    await holds(lambda: desk.replicas() == 2, 2, "the size stays")
     await client.job_store.redis.delete("rrq:queue:default")
     await eventually(lambda: desk.condition("QueueReachable")[:2] == REACHABLE, 30)

@@ -45,7 +45,7 @@ def operator(
     sys.stderr.write(running.log[-20_000:])
 
 
-async def test_a_pool_grows_with_its_queue_and_says_so(
+async def test_a_pool_scales_up_with_its_queue_and_reports_it(
     desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
 ) -> None:
     desk.apply(build_pool(redis={"url": redis_dsn}, scaling={"maxReplicas": 20}))
@@ -114,7 +114,7 @@ async def test_jobs_of_next_week_ask_for_nothing_and_a_job_due_soon_has_its_pod_
     await client.enqueue("greet", _defer_until=datetime.fromtimestamp(due_at, UTC))
     await eventually(lambda: desk.replicas() == 1, horizon_seconds + 6, "a pod before the job is due")
     early_seconds = due_at - time.time()
-    # A pod that took longer to start may have been measured, and told of, only since.
+    # A pod that took longer to start may have been measured, and reported, only since.
     horizon_seconds = max(horizon_seconds, desk.status()["startupSeconds"] * 1.5 + 2)
     assert early_seconds < horizon_seconds + 1, "it is too early for a pod"
     await eventually(lambda: has_ready_pod(desk), due_at - time.time(), "a pod before the job is due")
@@ -129,7 +129,7 @@ def has_ready_pod(desk: PoolDesk) -> bool:
     )
 
 
-async def test_the_floors_of_a_pool_hold_although_its_redis_never_answered(
+async def test_the_floors_of_a_pool_apply_although_its_redis_never_answered(
     desk: PoolDesk, operator: RunningOperator
 ) -> None:
     desk.apply(build_pool(redis={"url": "redis://127.0.0.1:1/0"}, scaling={"minReplicas": 2}))
@@ -139,7 +139,7 @@ async def test_the_floors_of_a_pool_hold_although_its_redis_never_answered(
     assert desk.condition("ScalingActive")[:2] == ("False", "QueueUnreadable")
 
 
-async def test_a_paused_pool_asks_for_nothing_and_says_so_until_it_is_resumed(
+async def test_a_paused_pool_has_no_pods_and_is_reported_as_paused_until_it_is_resumed(
     desk: PoolDesk, operator: RunningOperator, client: RRQClient, redis_dsn: str
 ) -> None:
     target = f"pool:{desk.namespace}/emails"
@@ -170,7 +170,7 @@ async def test_a_paused_pool_asks_for_nothing_and_says_so_until_it_is_resumed(
     await eventually(is_forgotten, 30)
 
 
-async def test_metrics_show_the_pool_and_no_figure_that_nobody_knows(
+async def test_metrics_show_the_pool_without_unknown_figures(
     desk: PoolDesk, operator: RunningOperator, own_redis: EmbeddedRedis
 ) -> None:
     desk.apply(build_pool(redis={"url": own_redis.dsn}))

@@ -65,7 +65,7 @@ async def test_idle_pods_go_busy_ones_stay_until_their_jobs_have_ended(
             assert await workers.take(first) == 1
             assert await workers.take(second) == 1
             api.calls.clear()
-            # Both take before one ends: meanwhile the other, idle still, could be told to leave.
+            # Both take before one ends: meanwhile the other, still idle, could be chosen to leave.
             for uid in others:
                 assert await workers.take(uid, 19) == 19
             for uid in others:
@@ -87,7 +87,7 @@ async def test_idle_pods_go_busy_ones_stay_until_their_jobs_have_ended(
             assert await workers.take(first, 8) == 8
             assert await workers.take(second, 8) == 8
             assert desk.replicas() == 2
-            # One job after the other ends, and then there is nobody left.
+            # One job after the other ends, and then no pod is left.
             await workers.finish(first)
             await eventually(lambda: names(desk).keys() == {second}, 60)
             workers.stop([first])

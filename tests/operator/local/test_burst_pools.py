@@ -101,7 +101,7 @@ async def test_a_tick_of_the_manifest_that_was_missed_wakes_a_pool_at_zero(
 ) -> None:
     manifest = build_manifest(cron=[{"name": "tick", "schedule": "* * * * *", "function": "note"}])
     [entry] = build_cron_jobs(parse_pool(manifest).spec)
-    # As if local mode had been here before, so that nobody has to wait for the next minute.
+    # As if local mode had been here before, so that the test need not wait for the next minute.
     before = await producer.job_store.read_time() - timedelta(minutes=2)
     await producer.job_store.note_cron_entries([producer.identify_cron(entry)], before)
     local_mode = run_local(manifest)

@@ -69,7 +69,7 @@ def test_the_pool_decides_over_manifest_and_shell() -> None:
     }
 
 
-def test_replicas_are_told_the_weights_of_their_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_get_the_weights_of_their_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = build_manifest(queues=["high", "low"], queueWeights={"high": 6})
     environment = build_environment(parse_pool(manifest), HERE, "uid-1", "session-1", {})
     monkeypatch.setenv("RRQ_WORKER_QUEUE_WEIGHTS", environment["RRQ_WORKER_QUEUE_WEIGHTS"])

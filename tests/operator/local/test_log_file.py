@@ -63,5 +63,5 @@ def test_the_last_error_comes_before_the_last_line(tmp_path: Path) -> None:
         ('{"message": "died", "exception": "Traceback\\n  line\\nValueError: no"}', "died: ValueError: no"),
     ],
 )
-def test_a_line_is_told_for_people(line: str, words: str) -> None:
+def test_a_line_of_json_is_shown_as_text(line: str, words: str) -> None:
     assert describe_line(line) == words

@@ -54,7 +54,7 @@ def test_what_is_no_pool_is_refused(text: str, message: str) -> None:
         parse_pools(text, "pools.yaml")
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     faulty = [
         build_manifest("one", queues=[], colour="red"),
         build_manifest("two", scaling={"minReplicas": 5, "maxReplicas": 2}),

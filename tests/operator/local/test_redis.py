@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FROM_SECRET = {"urlFrom": {"secretKeyRef": {"name": "rrq-redis", "key": "url"}}}
 
 
-async def test_sizes_are_held_while_redis_is_away(
+async def test_sizes_stay_while_redis_is_away(
     run_local: Callable[..., LocalMode], make_redis: Callable[..., EmbeddedRedis], tmp_path: Path
 ) -> None:
     server = make_redis(appendonly=True)

@@ -76,7 +76,7 @@ async def test_a_pool_grows_from_zero_cuts_no_job_when_it_shrinks_and_goes_back_
     local_mode = run_local(build_manifest(scaling=QUICK | {"scaleDown": {"windowSeconds": 0}}))
     await local_mode.says("0/0 ready")
     short, long = tmp_path / "short", tmp_path / "long"
-    # Spread over three replicas, so that whoever leaves has some of the long ones in hand.
+    # Spread over three replicas, so that each replica that leaves has some of the long ones in hand.
     long_and_short = [
         JobRequest("wait_for_file", args=(str(short if number % 3 else long),)) for number in range(30)
     ]
@@ -122,7 +122,7 @@ async def test_draining_replicas_stay_when_work_comes_back(
 async def test_a_job_that_is_due_later_finds_its_replica_ready(
     run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:
-    # The longer a start takes, the earlier it is asked for: whoever gets no turn for some seconds is still in time.
+    # The longer a start takes, the earlier it is asked for: a replica that gets no processor for some seconds is still in time.
     (tmp_path / "sitecustomize.py").write_text(START_SLOWLY)
     local_mode = run_local(build_manifest(scaling=QUICK))
     began_at = time.monotonic()
@@ -208,4 +208,4 @@ async def test_a_paused_pool_starts_nothing_and_ends_what_it_runs(
     await eventually(lambda: local_mode.ledger.count("effect") == 20, PATIENCE_SECONDS)
     local_mode.signal(signal.SIGINT)
     assert local_mode.wait() == 0
-    assert await store.read_pools() == [], "nobody looks after it any more"
+    assert await store.read_pools() == [], "no operator looks after it any more"

@@ -102,7 +102,7 @@ async def test_a_terminal_shows_the_pool_live_and_ctrl_c_ends_it(tmp_path: Path,
     arguments = ("local", "-f", str(manifest), "--redis-url", redis_dsn)
     with terminal(environment, *arguments, module="rrq_operator") as shown:
         await eventually(lambda: "1/1" in shown.text, 60, "no replica was shown ready")
-        # The rest of the picture may still be on its way.
+        # The rest of the screen may still be on its way.
         await eventually(lambda: "at least 1 by the spec" in shown.text)
         await eventually(lambda: "grows from 0 to 1" in shown.text)
         shown.press_ctrl_c()

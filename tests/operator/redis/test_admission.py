@@ -126,7 +126,7 @@ async def test_a_flood_of_jobs_that_may_not_start_asks_for_nothing_also_before_a
     assert (await store.observe(["default"])).queues["default"].due == 4, "by then all are put aside"
 
 
-async def test_where_there_is_too_much_for_one_round_everybody_gets_a_turn(
+async def test_where_there_is_too_much_for_one_round_every_queue_gets_a_turn(
     store: JobStore, queues: CountedQueues, demand: Demand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "_MOST_CALLS", 1)

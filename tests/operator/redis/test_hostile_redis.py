@@ -150,7 +150,7 @@ async def test_as_many_workers_as_an_operator_lists_fit_into_its_limits() -> Non
     ["redis://anna:hunter%2F2@{}/0", "redis://{}/0?username=anna&password=hunter%2F2"],
     ids=["user info", "option"],
 )
-async def test_what_a_redis_says_is_one_short_line_without_the_password(url_of: str) -> None:
+async def test_an_error_of_redis_is_one_short_line_without_the_password(url_of: str) -> None:
     quoted = b"-ERR unknown command `HELLO`, with args beginning with: `AUTH` `anna` `hunter/2` \x1b[2J"
     async with HostileRedis(always(quoted + b"E" * 60_000 + b"\r\n")) as server:
         address = server.url.removeprefix("redis://").removesuffix("/0")

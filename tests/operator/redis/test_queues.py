@@ -42,7 +42,7 @@ async def silent_url() -> AsyncIterator[str]:
         ),
     ],
 )
-async def test_a_redis_that_says_nothing_is_unreachable_soon_whatever_its_url_wishes(
+async def test_a_silent_redis_is_unreachable_soon_whatever_its_url_says(
     silent_url: str, module_constant: str, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues_module, module_constant, 0.2)
@@ -91,7 +91,9 @@ async def test_an_operator_that_does_not_lead_writes_nothing_into_redis(
         await queues.aclose()
 
 
-async def test_a_worker_with_a_name_that_is_no_text_blinds_nobody(redis_dsn: str, store: JobStore) -> None:
+async def test_a_worker_whose_name_is_not_text_does_not_hide_the_queues(
+    redis_dsn: str, store: JobStore
+) -> None:
     await ask(store, "ZADD", store.keys.leases, str(2**45), b"bad-\xff")
     await ask(store, "HSET", store.keys.prefix.encode() + b"workers:info:bad-\xff", "queues", "[" * 100_000)
     queues = RedisQueues(RedisIdentity(redis_dsn, "rrq:"))
