@@ -28,6 +28,8 @@ CONTAINER = "worker"
 HTTP_PORT = 8080
 #: A burst that was stopped before its queues were empty: neither done nor failed.
 STOPPED_EARLY_EXIT_CODE = 75
+#: A burst that ran everything but jobs whose functions it does not have: started again it would meet them again.
+LACKS_FUNCTIONS_EXIT_CODE = 69
 #: The supervisor ends within two seconds of its grace period; the rest is for a slow machine.
 _GRACE_BEYOND_DRAIN_SECONDS = 10
 #: Lists of Kubernetes whose entries have a name: merged entry by entry, where others are replaced.
@@ -123,6 +125,15 @@ def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
                         "containerName": CONTAINER,
                         "operator": "In",
                         "values": [STOPPED_EARLY_EXIT_CODE],
+                    },
+                },
+                # The only rule of this kind, so that a Job that failed by a rule is known to have ended so.
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": [LACKS_FUNCTIONS_EXIT_CODE],
                     },
                 },
             ]
