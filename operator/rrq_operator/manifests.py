@@ -56,8 +56,8 @@ def build_selector(pool: Pool) -> str:
 def build_deployment(pool: Pool, secret_shown: str, secret_digest: str = "") -> Manifest:
     """Return the Deployment of a pool; a change of ``secret_shown`` rolls the pods.
 
-    Where that is not the digest of the value, because an earlier operator showed something else, the Deployment keeps the
-    digest beside it.
+    Where that is not the digest of the value, because the Secret was made anew or an earlier operator showed something else,
+    the Deployment keeps the digest beside it.
     """
     template = build_pod_template(pool, secret_shown, arguments=build_arguments(pool), restart="Always")
     metadata = _metadata(pool, pool.name)
