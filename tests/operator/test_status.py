@@ -116,6 +116,12 @@ def test_jobs_that_may_not_start_are_counted_apart() -> None:
     assert all(not entry.is_bad for entry in conditions)
 
 
+def test_a_redis_whose_clock_is_wrong_by_ages_has_a_status_all_the_same() -> None:
+    queues = {"default": replace(QUEUES["default"], oldest_due_age_seconds=253_402_300_799.0)}
+    status, _ = build_deployment_status(replace(PICTURE, queues=queues), step(), DEPLOYMENT, None)
+    assert status["oldestDueTime"] == "1970-01-01T00:00:00Z"
+
+
 def test_jobs_of_lost_workers_are_counted_over_all_queues() -> None:
     queues = {name: replace(queue, orphaned=number) for number, (name, queue) in enumerate(QUEUES.items(), 2)}
     status, _ = build_deployment_status(replace(PICTURE, queues=queues), step(), DEPLOYMENT, None)
