@@ -35,6 +35,10 @@ class Run(Protocol):
     def finished_at(self) -> float | None: ...
     @property
     def has_ttl(self) -> bool: ...
+    @property
+    def lacks_functions(self) -> bool:
+        """Whether it ran everything but jobs whose functions it does not have; they were put off."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,9 @@ def _find_retry(runs: Sequence[Run]) -> float:
         if run.has_succeeded or not run.is_finished:
             break
         failures += 1
+        if run.lacks_functions:
+            # All else was run, and others need not wait ever longer. Jobs that were put off come back later by themselves.
+            break
     if not failures:
         return 0.0
     last = max(run.finished_at or 0.0 for run in runs)

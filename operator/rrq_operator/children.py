@@ -72,7 +72,7 @@ class Children:
     def prepare(self, pool: Pool, secret_version: SecretVersion | None) -> bool:
         """Build the manifests anew if they may have changed; returns whether something has to be written."""
         if secret_version is not None:
-            shown, digest = self._choose_shown(pool, secret_version), secret_version.digest
+            shown, digest = self._choose_shown(pool, secret_version), secret_version.next_digest
         elif self._made_of is not None:
             shown, digest = self._made_of[2:]
         else:
@@ -99,11 +99,12 @@ class Children:
         return differs
 
     def _choose_shown(self, pool: Pool, version: SecretVersion) -> str:
-        """Return what the pod template shows of the Secret: the digest of its value.
+        """Return what the pod template shows of the Secret: the digest that its value had when it was first seen.
 
+        It stays until the value changes. Where an operator that starts now would find another digest for the same value,
+        because the Secret was made anew, that digest is on the Deployment itself, and tells it that the pods have the value.
         Earlier operators showed the resource version. If the Secret still has that version, the pods have its current
-        value, and what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells
-        later operators the same, also after the Secret has got another version.
+        value as well: an upgrade rolls no pods.
         """
         live = self._shell.world.deployments.get(pool.key)
         if live is not None and live.secret_shown and version.digest:

@@ -28,6 +28,8 @@ CONTAINER = "worker"
 HTTP_PORT = 8080
 #: A burst that was stopped before its queues were empty: neither done nor failed.
 STOPPED_EARLY_EXIT_CODE = 75
+#: A burst that ran everything but jobs whose functions it does not have: started again it would meet them again.
+LACKS_FUNCTIONS_EXIT_CODE = 69
 #: The supervisor ends within two seconds of its grace period; the rest is for a slow machine.
 _GRACE_BEYOND_DRAIN_SECONDS = 10
 #: Lists of Kubernetes whose entries have a name: merged entry by entry, where others are replaced.
@@ -54,8 +56,8 @@ def build_selector(pool: Pool) -> str:
 def build_deployment(pool: Pool, secret_shown: str, secret_digest: str = "") -> Manifest:
     """Return the Deployment of a pool; a change of ``secret_shown`` rolls the pods.
 
-    Where that is not the digest of the value, because an earlier operator showed something else, the Deployment keeps the
-    digest beside it.
+    Where that is not the digest of the value, because the Secret was made anew or an earlier operator showed something else,
+    the Deployment keeps the digest beside it.
     """
     template = build_pod_template(pool, secret_shown, arguments=build_arguments(pool), restart="Always")
     metadata = _metadata(pool, pool.name)
@@ -123,6 +125,15 @@ def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
                         "containerName": CONTAINER,
                         "operator": "In",
                         "values": [STOPPED_EARLY_EXIT_CODE],
+                    },
+                },
+                # The only rule of this kind, so that a Job that failed by a rule is known to have ended so.
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": [LACKS_FUNCTIONS_EXIT_CODE],
                     },
                 },
             ]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from time import monotonic
 
 from rrq import RRQClient, RRQSettings
-from rrq.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
+from rrq.connection import LOST_REPLY_ERRORS, NONSENSE, REDIS_ERRORS, is_refused_login
 from rrq.cron import CronJob
 from rrq.cron_table import CronTable
 from rrq.exc import RRQError, SettingsError
@@ -20,6 +20,7 @@ from rrq.flow import PoolReport
 from rrq.masking import MASK, clean_foreign_text, mask_secrets, mask_url
 from rrq.messages import Admission, DeathCertificate, Observation
 from rrq.scheduler import CronTracker
+from rrq_operator.complaints import Complaint
 from rrq_operator.deaths import Deaths
 from rrq_operator.publishing import Publication
 from rrq_operator.redis_sources import RedisIdentity
@@ -67,6 +68,7 @@ class RedisQueues:
         self._client = _open_client(identity)
         self._store = self._client.job_store
         self._cron = CronTracker(self._client)
+        self._misheard = Complaint()
         #: Calls made so far, for metrics and benchmarks.
         self.calls = 0
 
@@ -111,9 +113,15 @@ class RedisQueues:
                     await _hear_in_moderation(hear, on_change)
             except REDIS_ERRORS as error:
                 logger.debug("not listening to Redis", extra={"error": self._clean(error)})
-            except Exception:
-                # Whatever somebody publishes there, the wake-ups of others must go on.
-                logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
+            # Whatever somebody publishes there, the wake-ups of others must go on.
+            except Exception as error:
+                said = self._clean(error)
+                if self._misheard.is_news(said):
+                    logger.warning(
+                        "announcement not understood",
+                        exc_info=not isinstance(error, NONSENSE),
+                        extra={"redis": repr(self.identity), "error": said},
+                    )
             # A server that hangs up again and again is not asked ten times a second.
             if monotonic() - started_at > _LONGEST_RETRY_SECONDS:
                 retry_seconds = _SHORTEST_RETRY_SECONDS
@@ -212,6 +220,14 @@ class RedisQueues:
                 yield
         except (*REDIS_ERRORS, RRQError, TimeoutError) as error:
             raise self._trouble(error) from error
+        except NONSENSE as error:
+            # Mostly what a foreign hand has left there. If it is a mistake of ours, this says where.
+            logger.debug("answer of Redis not understood", exc_info=error)
+            said = f"{type(error).__name__}: {self._clean(error)}"
+            where = mask_url(self.identity.url)
+            raise QueueTrouble(
+                "Unreadable", f"What Redis {where} holds was not understood: {said}"
+            ) from error
 
     def _trouble(self, error: BaseException) -> QueueTrouble:
         where = mask_url(self.identity.url)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rrq.masking import clean_foreign_text, mask_secrets
 from rrq.messages import Observation, WorkerObservation
 from rrq_operator.admission import SortedLook
+from rrq_operator.complaints import Complaint
 from rrq_operator.cron_entries import build_cron_jobs, split_tables
 from rrq_operator.deaths import find_deaths
 from rrq_operator.publishing import Publisher
@@ -79,10 +80,10 @@ class RedisGroup:
         # Asked at each write: the term may be over by then.
         self._queues = RedisQueues(identity, may_write=lambda: shell.kube.may_write())
         self._look = SortedLook(self._queues, (QueueTrouble,), self._note_unsorted)
-        self._unsorted = ""
+        self._unsorted, self._unpublished, self._unreadable = Complaint(), Complaint(), Complaint()
+        self._unswept, self._unreported, self._failed = Complaint(), Complaint(), Complaint()
         self._publisher = Publisher()
         self._publishing: asyncio.Task[None] | None = None
-        self._unpublished = ""
         self._strangers_at = 0.0
         self._members: dict[PoolKey, Member] = {}
         self._by_queue: dict[str, set[PoolKey]] = {}
@@ -96,7 +97,6 @@ class RedisGroup:
         self._tables: tuple[CronTable, ...] = ()
         self._tables_at = 0.0
         self._hinted: dict[str, float] = {}
-        self._is_unreadable = False
         self._counted_calls = 0
         #: Set when Redis refuses the credentials: the Secret may have a newer password.
         self.is_refused = False
@@ -140,9 +140,11 @@ class RedisGroup:
                 started_at = monotonic()
                 try:
                     await self._tick()
-                except Exception:
-                    # A loop for many tenants must survive what one of them provokes.
-                    logger.exception("round failed", extra={"redis": repr(self.identity)})
+                    self._failed.is_over()
+                # A loop for many tenants must survive what one of them provokes.
+                except Exception as error:
+                    if self._failed.is_news(repr(error)):
+                        logger.exception("round failed", extra={"redis": repr(self.identity)})
                 self.ticked_at = monotonic()
                 self._shell.metrics.tick_seconds.observe(self.ticked_at - started_at)
                 self._count_calls()
@@ -273,23 +275,21 @@ class RedisGroup:
             return None, Fault(trouble.reason, str(trouble))
         except Exception as error:
             # Whatever a foreign hand has left in Redis: its pools are to say so, not to be passed over in silence.
-            if not self._is_unreadable:
-                self._is_unreadable = True
+            if self._unreadable.is_news(repr(error)):
                 logger.exception("queues not understood", extra={"redis": repr(self.identity)})
             self._shell.metrics.redis_errors.labels("Unreadable").inc()
             said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
             return None, Fault("Unreadable", f"What Redis holds was not understood: {said}")
-        self.is_refused = self._is_unreadable = False
+        self.is_refused = False
+        self._unreadable.is_over()
         return seen, None
 
     def _note_unsorted(self, trouble: Exception) -> None:
         """Jobs that may not start could not be put aside: sizing goes on, and may ask for more than is needed."""
         if isinstance(trouble, QueueTrouble):
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
-        # Tried again every round: worth a line only when it is news.
-        if self._unsorted != str(trouble):
-            self._unsorted = str(trouble)
-            logger.warning("held jobs not put aside", extra={"error": self._unsorted})
+        if self._unsorted.is_news(str(trouble)):
+            logger.warning("held jobs not put aside", extra={"error": str(trouble)})
 
     def _sort_workers(self, seen: Observation | None) -> dict[PoolKey, dict[str, WorkerObservation]]:
         found: dict[PoolKey, dict[str, WorkerObservation]] = {}
@@ -359,8 +359,10 @@ class RedisGroup:
                 returned = await self._queues.report(replace(deaths, hints=fresh))
             except QueueTrouble as trouble:
                 self._shell.metrics.redis_errors.labels(trouble.reason).inc()
-                logger.warning("deaths not reported", extra={"error": str(trouble)})
+                if self._unreported.is_news(str(trouble)):
+                    logger.warning("deaths not reported", extra={"error": str(trouble)})
             else:
+                self._unreported.is_over()
                 self._shell.metrics.returned_jobs.labels("container").inc(returned)
                 self._hinted |= dict.fromkeys(fresh, now)
 
@@ -372,8 +374,10 @@ class RedisGroup:
             returned = await self._queues.sweep()
         except QueueTrouble as trouble:
             self._shell.metrics.redis_errors.labels(trouble.reason).inc()
-            logger.warning("jobs of lost workers not given back", extra={"error": str(trouble)})
+            if self._unswept.is_news(str(trouble)):
+                logger.warning("jobs of lost workers not given back", extra={"error": str(trouble)})
             return
+        self._unswept.is_over()
         self._shell.metrics.returned_jobs.labels("lease").inc(returned)
         if returned:
             logger.warning("jobs of lost workers are due again", extra={"jobs": returned})
@@ -387,15 +391,14 @@ class RedisGroup:
             if told := self._publisher.take(monotonic()):
                 await self._queues.publish(told)
                 self._publisher.confirm(told, monotonic())
-            self._unpublished = ""
+            self._unpublished.is_over()
         except QueueTrouble as trouble:
-            # Worth a line only when it is news.
-            if self._unpublished != str(trouble):
-                self._unpublished = str(trouble)
-                logger.warning("pools not published", extra={"error": self._unpublished})
-        except Exception:
-            # Whatever a foreign hand has left there: dashboards are a courtesy.
-            logger.exception("pools not published", extra={"redis": repr(self.identity)})
+            if self._unpublished.is_news(str(trouble)):
+                logger.warning("pools not published", extra={"error": str(trouble)})
+        # Whatever a foreign hand has left there: dashboards are a courtesy.
+        except Exception as error:
+            if self._unpublished.is_news(repr(error)):
+                logger.exception("pools not published", extra={"redis": repr(self.identity)})
 
     async def _tend_cron(self, seen: Observation) -> None:
         """Enqueue what is due by the schedules of the pools, and of applications that are not running."""

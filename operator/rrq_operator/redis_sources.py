@@ -62,6 +62,8 @@ class SecretVersion:
     """Changes with the value, and with nothing else of the Secret."""
     resource_version: str = ""
     """Changes with every change of the Secret."""
+    next_digest: str = ""
+    """What an operator that starts now takes for the digest: another one, if the Secret was made anew with the value."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,11 @@ class RedisSources:
                 f"redis://user:password@host:6379/0: {fault}.",
             )
         # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
-        place, origin = (name, reference.key), (secret.data[reference.key], secret.uid)
-        known = self._origins.get(place)
-        if known is None or known[0] != origin[0]:
-            known = self._origins[place] = origin
-        version = SecretVersion(_digest(*known), secret.resource_version)
+        place, present = (name, reference.key), (secret.data[reference.key], secret.uid)
+        origin = self._origins.get(place)
+        if origin is None or origin[0] != present[0]:
+            origin = self._origins[place] = present
+        version = SecretVersion(_digest(*origin), secret.resource_version, _digest(*present))
         return ResolvedRedis(RedisIdentity(url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:

@@ -159,6 +159,8 @@ def decide_size(
             is_rolling_out=scene.is_rolling_out,
             is_observed=scene.is_observed,
         )
+    if is_planned and plan.replicas is None and 0 < decision.replicas < scene.requested:
+        decision = _tell_of_roll_out(decision, scene)
     memory = replace(
         memory,
         scaling=scaling,
@@ -173,6 +175,14 @@ def decide_size(
     return SizingStep(
         decision, plan, workload, replicas=unplanned if plan.replicas is None else plan.replicas
     ), memory
+
+
+def _tell_of_roll_out(decision: ScalingDecision, scene: PoolScene) -> ScalingDecision:
+    """Say why nothing is given back in a roll-out, not even pods that never started: they may be of either ReplicaSet."""
+    # What is not observed yet looks like a roll-out, and passes in a moment.
+    if not (scene.is_rolling_out and scene.is_observed):
+        return decision
+    return replace(decision, words=f"{decision.words}, when the roll-out is over")
 
 
 def workers_of(

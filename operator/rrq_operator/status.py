@@ -220,7 +220,8 @@ def _base(picture: Picture, conditions: Sequence[Condition]) -> Status:
     ]
     if ages:
         # A time and not an age: it stays the same while the same job waits, and kubectl shows its age.
-        status["oldestDueTime"] = format_time(picture.now - max(ages))
+        # Not before 1970, whatever the clock of a tenant's Redis shows.
+        status["oldestDueTime"] = format_time(max(0.0, picture.now - max(ages)))
     return status
 
 

@@ -23,6 +23,7 @@ from rrq_operator.manifests import (
 Raw = Mapping[str, Any]
 PoolKey = tuple[str, str]
 
+_LACKS_FUNCTIONS = "it ran all other jobs, but the image has no handler for some; its log and `rrq check` name their functions"
 #: Waiting for any of these does not end by itself soon; a person has to do something.
 _STUCK_REASONS = {
     "ErrImagePull",
@@ -114,6 +115,7 @@ class JobView:
     finished_at: float | None
     message: str
     has_ttl: bool
+    lacks_functions: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ def parse_job(raw: Raw) -> JobView:
         if entry["status"] == "True" and entry["type"] in ("Complete", "Failed")
     }
     last = ended.get("Complete") or ended.get("Failed")
+    lacks_functions = ended.get("Failed", {}).get("reason") == "PodFailurePolicy"
+    message = last.get("message", "") if last else ""
     return JobView(
         pool=pool_key_of(raw),
         name=metadata["name"],
@@ -220,8 +224,9 @@ def parse_job(raw: Raw) -> JobView:
         is_finished=last is not None,
         has_succeeded="Complete" in ended,
         finished_at=parse_time(last["lastTransitionTime"]) if last else None,
-        message=last.get("message", "") if last else "",
+        message=_LACKS_FUNCTIONS if lacks_functions else message,
         has_ttl="ttlSecondsAfterFinished" in spec,
+        lacks_functions=lacks_functions,
     )
 
 

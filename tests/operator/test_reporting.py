@@ -121,6 +121,19 @@ def test_what_is_held_back_does_not_count_as_behind(
     assert f'rrq_operator_held_jobs{{namespace="shop",pool="emails"}} {status["held"]}.0' in figures
 
 
+def test_each_figure_of_the_status_is_a_metric(desk: Desk) -> None:
+    told = {"due": 5, "held": 1, "orphaned": 2, "dueSoon": 3, "later": 4, "busy": 6}
+    status = {**told, "desiredReplicas": 7, "readyReplicas": 8}
+    desk.reporter.note(Round(desk.world.pools["shop", "emails"], seen=Observation(0, {})), status, [])
+    lines = [line for line in desk.metrics.expose().decode().splitlines() if 'pool="emails"' in line]
+    found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    figures = {
+        "due_jobs": 5, "held_jobs": 1, "orphaned_jobs": 2, "scheduled_jobs": 7, "busy_jobs": 6,
+        "desired_replicas": 7, "ready_replicas": 8,
+    }  # fmt: skip
+    assert found == {f"rrq_operator_{name}": value for name, value in figures.items()}
+
+
 async def test_a_pool_on_hold_is_told_of_once_and_so_is_its_end(desk: Desk) -> None:
     def active(reason: str) -> Condition:
         return Condition("ScalingActive", reason == "Idle", reason, f"because of {reason}")

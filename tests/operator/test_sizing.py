@@ -74,6 +74,20 @@ class Sized:
         return step
 
 
+def test_a_pool_that_stays_as_big_as_it_is_because_of_its_roll_out_says_so() -> None:
+    pods = [ready_pod("a"), PodState("b", "pool-b", created_at=0.0, ready_at=None, has_started=False)]
+    scene = PoolScene(seen(fast=queue(due=1)), pods, 2, is_rolling_out=True)
+    _, memory = decide_size(SPEC, ["fast", "slow"], scene, SizingMemory(), 0.0)
+    step, _ = decide_size(SPEC, ["fast", "slow"], scene, memory, 1.0)
+    assert (step.replicas, step.decision.replicas) == (2, 1)
+    assert step.decision.words.endswith("shrinking from 2 to 1, when the roll-out is over")
+    # Not while Kubernetes has merely not noted yet what was asked for, and not where all can go.
+    for other in (replace(scene, is_observed=False), replace(scene, seen=seen())):
+        step, _ = decide_size(SPEC, ["fast", "slow"], other, memory, 1.0)
+        assert step.decision.replicas < 2
+        assert "roll-out" not in step.decision.words
+
+
 # Demand
 
 

@@ -176,7 +176,20 @@ def test_a_job_tells_how_it_ended() -> None:
     labels = LABELS | {"rrq.dev/run": "4"}
     view = parse_job({"metadata": metadata(labels=labels), "spec": {}, "status": {"conditions": [failed]}})
     assert (view.run, view.is_finished, view.has_succeeded) == (4, True, False)
-    assert view.message == "BackoffLimitExceeded"
+    assert (view.message, view.lacks_functions) == ("BackoffLimitExceeded", False)
+
+
+def test_a_job_that_failed_by_its_policy_lacks_functions() -> None:
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "lastTransitionTime": LATER,
+        "reason": "PodFailurePolicy",
+        "message": "Container worker for pod shop/emails-run-4-x failed with exit code 69 matching FailJob rule at index 2",
+    }
+    view = parse_job({"metadata": metadata(labels=LABELS), "spec": {}, "status": {"conditions": [failed]}})
+    assert (view.is_finished, view.has_succeeded, view.lacks_functions) == (True, False, True)
+    assert view.message.startswith("it ran all other jobs, but the image has no handler for some")
 
 
 # Pools

@@ -52,6 +52,7 @@ FAMILIES = (
     Family("cancel_key", "set", lambda keys: keys.cancel_key(WORKER_ID)),
     Family("control_key", "list", lambda keys: keys.control_key(WORKER_ID)),
     Family("drain_key", "string", lambda keys: keys.drain_key("another-pod")),
+    Family("suspect_key", "hash", lambda keys: keys.suspect_key(POD_UID)),
     Family("wake_key", "list", lambda keys: keys.wake_key("rrq:queue:default")),
     Family("waiting_key", "zset", lambda keys: keys.waiting_key("rrq:queue:default")),
     Family("events_key", "stream", lambda keys: keys.events_key(JOB_ID)),

@@ -85,7 +85,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     keys, queue = shop.keys, "rrq:queue:default"
     seen: set[str] = set()
     worker = await start_worker(shop, "w", pod_uid="pod", queues=(queue,))
-    other = await start_worker(shop, "v", queues=(queue,))
+    other = await start_worker(shop, "v", pod_uid="pod", queues=(queue,))
     await worker.claim(wait_ms=60_000)
     await other.claim(wait_ms=60_000)
     await shop.set_drain("other-pod")
@@ -110,6 +110,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     seen |= await seen_keys(shop)
     await shop.reap_workers(DeathCertificate(worker.identity, {"signal": 9}))
     await other.claim(1)
+    seen |= await seen_keys(shop)
     await end_lease(shop, "v")
     await let_the_fleet_beat(shop)
     await shop.reap_workers()
@@ -144,7 +145,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         keys.health_key("w"), keys.active_jobs_key("w"), keys.cancel_key("w"), keys.control_key("w"),
         keys.events_key("done"), keys.job_lock_key("done"), keys.unique_lock_key("key-done"), keys.parked_key("f:greet"),
         keys.rate_key("f:other"), keys.slots_key("q:default"), keys.batch_pending_key("b"), keys.idempotency_key("i"),
-        keys.debounce_key("d"), keys.job_key("bad") + ":unreadable",
+        keys.debounce_key("d"), keys.suspect_key("pod"), keys.job_key("bad") + ":unreadable",
     }  # fmt: skip
     assert left_behind <= seen
     expected = left_behind | {

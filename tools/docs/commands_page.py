@@ -21,8 +21,8 @@ Three programs: [`rrq`](#rrq) for applications and those who look after them, [`
 cluster or on one machine, and [`kubectl rrq`](#kubectl-rrq), which finds the Redis of a pool by itself. Every command
 explains itself with `--help`.
 
-They end with 0 when all went well, with 1 when something did not, and with 2 when they were called wrongly; a burst that is
-stopped early [with 75](../multi-worker.md#bursts). Errors go to stderr, so that `--json` leaves nothing but JSON on stdout.
+They end with 0 when all went well, with 1 when something did not, and with 2 when they were called wrongly; a burst has
+[two more](../multi-worker.md#bursts). Errors go to stderr, so that `--json` leaves nothing but JSON on stdout.
 """
 
 PROGRAMS: dict[str, click.Command] = {

@@ -22,7 +22,7 @@ from rrq.connection import REDIS_ERRORS
 from rrq.context import JobContext
 from rrq.encoding import encode_result, storable_text
 from rrq.error_types import name_error_type
-from rrq.exc import BurstFailed, RetryJob
+from rrq.exc import FunctionsMissing, RetryJob
 from rrq.execution import Deadlines, HandlerThreads
 from rrq.hooks import HookManager
 from rrq.job import Job
@@ -138,10 +138,10 @@ class JobOutcomes:
         await self._report(job, OutcomeKind.UNKNOWN_FUNCTION, text, random.uniform(*_PUT_OFF_JITTER))
 
     def _check_no_function_was_missing(self) -> None:
-        """Raise BurstFailed where a burst leaves jobs behind that it could not run: done is something else."""
+        """Raise FunctionsMissing where a burst leaves jobs behind that it could not run: done is something else."""
         if self._missing_functions:
             names = ", ".join(map(repr, sorted(self._missing_functions)))
-            raise BurstFailed(
+            raise FunctionsMissing(
                 f"This burst ran all other jobs, but it has no handler for {names}. It put off the jobs of these "
                 "functions. Register them, or correct the names where the jobs are enqueued, and run the burst again."
             )

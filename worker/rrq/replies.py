@@ -34,6 +34,8 @@ _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 #: Far more queues than a worker serves.
 _MOST_NAMES = 1000
 _LONGEST_NAMES_BYTES = 256 * 1024
+#: The year 10000, which Python cannot write.
+_END_OF_CALENDAR_MS = 253_402_300_800_000
 #: What a claim tells of every job: the fields of the model, the token before and whether it is suspect.
 _CLAIM_FIELDS = len(CLAIMED_FIELDS) + 2
 
@@ -131,17 +133,19 @@ def parse_cancelled_page(reply: Any) -> tuple[int, int, bool]:
 
 def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
     now_ms, queues, workers, is_controlled, paused, ended_leases, has_more_orphans = reply
+    if not 0 <= now_ms < _END_OF_CALENDAR_MS:
+        raise ValueError(f"no clock shows {now_ms} ms")
     return Observation(
         now_ms,
         {
             name: QueueObservation(
-                due,
-                soon,
-                later,
+                int(due),
+                int(soon),
+                int(later),
                 None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
                 None if next_ms < 0 else next_ms,
-                held,
-                orphaned,
+                int(held),
+                int(orphaned),
             )
             for name, figures in zip(queue_names, queues, strict=True)
             if figures
@@ -151,14 +155,14 @@ def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
             to_text(worker_id): WorkerObservation(
                 to_text(worker_id),
                 to_text(pod_uid),
-                busy,
-                capacity,
+                int(busy),
+                int(capacity),
                 bool(draining),
                 parse_names(names),
-                lease_ends_ms,
+                int(lease_ends_ms),
                 to_text(incarnation),
                 None if registered_ms < 0 else registered_ms,
-                ended,
+                int(ended),
             )
             for (
                 *(worker_id, pod_uid, busy, capacity, draining, names, lease_ends_ms, incarnation),
@@ -168,7 +172,7 @@ def parse_observation(reply: Any, queue_names: Sequence[str]) -> Observation:
         },
         bool(is_controlled),
         frozenset(to_texts(paused)),
-        ended_leases,
+        int(ended_leases),
         bool(has_more_orphans),
     )
 

@@ -44,6 +44,7 @@ from rrq.cluster import (
 )
 from rrq.connection import (
     LOST_REPLY_ERRORS,
+    NONSENSE,
     REDIS_ERRORS,
     is_read_only,
     is_refused_login,
@@ -72,7 +73,14 @@ async def _connect(connection: Any) -> None:
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
-    await connection.connect()
+    try:
+        await connection.connect()
+    except NONSENSE as error:
+        # redis-py reads what a Sentinel says as it comes. Also a host name that cannot be one ends here.
+        raise RedisConnectionError(
+            f"The connection to Redis could not be opened ({clean_foreign_text(str(error))}). If a Sentinel was asked for "
+            "it, that gave an answer that makes no sense."
+        ) from error
     if task is not None and task.cancelling() > before:
         await connection.disconnect(nowait=True)
         raise asyncio.CancelledError
@@ -174,7 +182,7 @@ class _Link:
 def _make_sense(reply: Any, read: Callable[[Any], Any]) -> Any:
     try:
         return read(reply)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except NONSENSE as error:
         raise RedisConnectionError(
             f"Redis gave an answer that makes no sense, perhaps to another question ({clean_foreign_text(str(error))}). "
             "The connection is closed."

@@ -78,6 +78,18 @@ async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
     assert local_mode.output().count("run 1 failed") == 2
 
 
+async def test_a_job_without_a_function_holds_up_no_job_that_comes_later(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    await producer.enqueue("nobody_has_this")
+    local_mode = run_local(build_manifest(type="Job", job={"lingerSeconds": 0, "backoffLimit": 3}))
+    line = await local_mode.says("run 1 lacks functions")
+    assert "has no handler for 'nobody_has_this'" in line
+    await producer.enqueue("note")
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
+    assert "trying again" not in local_mode.output()
+
+
 async def test_a_run_put_on_hold_waits_and_goes_on_when_the_pool_is_resumed(
     run_local: Callable[..., LocalMode], producer: RRQClient, tmp_path: Path
 ) -> None:

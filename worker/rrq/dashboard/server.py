@@ -140,7 +140,7 @@ class Dashboard:
             return
         connection, owner = find_connection(request), self._owner_of(request)
         # Before anything is awaited: later, any number would have come in.
-        leaving = self._requests.take(owner, connection)
+        leaving = self._requests.take(owner, connection, client=self._client_of(request))
         if leaving is not None and leaving is not connection:
             leaving.abort()
         try:
@@ -301,7 +301,7 @@ class Dashboard:
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         connection, owner = find_connection(request), self._owner_of(request)
-        leaving = self._streams.take(owner, connection)
+        leaving = self._streams.take(owner, connection, client=self._client_of(request))
         if leaving is not None:
             # Its page asks again after a moment; the newest is never refused because of the older ones.
             leaving.abort()

@@ -1,5 +1,5 @@
 -- claim_jobs: hand due jobs to one worker, each to nobody else.
--- needs: context, wake, flow, enqueue, batch, settle, minute, claimed_fields
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, minute, claimed_fields
 -- Lock first, remove second: an 0.7 worker writes a retry as "add to queue, then drop the lock", and
 -- a claim that removed first would lose the job in between.
 -- KEYS     1 leases   2 active set of the worker   3 worker record   4 guard   5 drain flag of its pod
@@ -22,6 +22,7 @@ local wanted, lock_ttl_ms, wait_ms = tonumber(ARGV[5]), tonumber(ARGV[8]), tonum
 local default_timeout_s, extension_s = tonumber(ARGV[6]), tonumber(ARGV[7])
 local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
 local pool, weights = ARGV[12], ARGV[13]
+local pod_uid = string.sub(drain, #prefix + #'drain:' + 1)
 local FIRST_QUEUE, FIRST_ID = 6, 14
 local MAX_MS = 2 ^ 52
 
@@ -127,6 +128,8 @@ local function rare()
   local function may_take_suspect(id, job, score)
     -- Who comes for it by its id may be late: meanwhile it may have failed, and be due again only later.
     if (tonumber(score) or MAX_MS) > now_ms then return false end
+    -- Nor does it help to make room while a suspect runs in another process of this pod.
+    if suspects().is_place_taken(pod_uid, worker_id) then return false end
     if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
     if is_named then
       make_room_for[#make_room_for + 1] = id
@@ -258,7 +261,10 @@ local function try_claim(id, score, q, taken)
     end
     -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
     if completed then redis.call('PERSIST', job) end
-    if is_suspect then redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms') end
+    if is_suspect then
+      suspects().take_place(pod_uid, id, token, ttl_ms)
+      redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
+    end
     taken[#taken + 1] = start_s
     taken[#taken + 1] = id
   end

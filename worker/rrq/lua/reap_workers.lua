@@ -1,5 +1,5 @@
 -- reap_workers: give back the jobs of workers that are gone.
--- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard, minute, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, blame, give_back, awaited, guard, minute, statistics
 -- Called with no name it sweeps for leases that have ended. Called with a name it is a death
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
@@ -25,10 +25,11 @@ end
 
 -- The settings of the worker itself, as it announced them when it registered; those of the caller where it did not.
 local function read_rules(id)
-  local own = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'dlq', 'dlq_ttl_s', 'crash_limit', 'lost_limit')
+  local own = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'dlq', 'dlq_ttl_s', 'crash_limit', 'lost_limit', 'pod_uid')
   if own.err then own = {} end
   return {dlq = own[1] or ARGV[4], dlq_ttl_s = tonumber(own[2] or '') or tonumber(ARGV[5]),
-    crash_limit = tonumber(own[3] or '') or tonumber(ARGV[6]), lost_limit = tonumber(own[4] or '') or tonumber(ARGV[7])}
+    crash_limit = tonumber(own[3] or '') or tonumber(ARGV[6]), lost_limit = tonumber(own[4] or '') or tonumber(ARGV[7]),
+    pod_uid = own[5] or ''}
 end
 
 -- `blame_for` takes how many other jobs the worker held and the rules, and returns what is asked of each job before it is

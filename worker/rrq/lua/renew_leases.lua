@@ -1,5 +1,5 @@
 -- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard, minute, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, blame, give_back, awaited, guard, minute, statistics
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream   6 counters
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   6 crash limit   7 lost limit   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
@@ -59,7 +59,8 @@ local function give_back_of_predecessor(id, lease_end)
   -- While reaping waits, Redis has been away, and the lease has ended because of that.
   local is_outage = now_ms < state.reap_not_before_ms
   if #jobs > 0 and not is_outage and not blame().is_end_explained(id, lease_end) then
-    local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7])}
+    local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7]),
+      pod_uid = redis.call('HGET', prefix .. 'workers:info:' .. id, 'pod_uid') or ''}
     blame_job = blame().for_loss(id, 0, #jobs - 1, rules)
     has_blamed = true
   end

@@ -14,7 +14,7 @@ from typing import Any
 
 from rrq.commands.refusal import Refusal
 from rrq.commands.settings_loading import load_settings, require_registry
-from rrq.exc import BurstFailed, SettingsError
+from rrq.exc import BurstFailed, FunctionsMissing, SettingsError
 from rrq.heartbeat import Lease
 from rrq.logs import configure_logging
 from rrq.pod.channel import (
@@ -30,7 +30,7 @@ from rrq.pod.channel import (
     Retire,
 )
 from rrq.pod.orphan import OrphanWatch
-from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
+from rrq.pod.plan import EX_TEMPFAIL, EX_UNAVAILABLE, ChildPlan
 from rrq.process import run_tuned
 from rrq.settings import RRQSettings
 from rrq.worker import RRQWorker
@@ -131,7 +131,7 @@ class Link:
             await self._worker.run()
         except BurstFailed as error:
             logger.error("burst failed", extra={"error": str(error), "worker_id": self._worker.worker_id})
-            self.exit_code = 1
+            self.exit_code = EX_UNAVAILABLE if isinstance(error, FunctionsMissing) else 1
         if self._worker.burst and self.exit_code == 0 and not self._worker.is_burst_over:
             self.exit_code = EX_TEMPFAIL
         # Said now and not at the very end: a handler that ignores its cancellation keeps the loop from

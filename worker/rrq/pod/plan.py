@@ -10,6 +10,8 @@ from rrq.logs import LogFormat
 
 #: Exit code of a burst that was stopped before its queues were empty: not done, and nothing is wrong either.
 EX_TEMPFAIL = 75
+#: Exit code of a burst that ran everything but jobs whose functions it does not have: another try would meet them again.
+EX_UNAVAILABLE = 69
 #: After the grace period a child has a second to cancel what is left and a moment to say so; then it is killed,
 #: and the pod has still ended within two seconds of the grace period.
 KILL_AFTER_GRACE_SECONDS = 1.2
