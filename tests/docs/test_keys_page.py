@@ -103,6 +103,9 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     seen |= await look(store)
     await worker.finish(done(claimed["done"]), dead(claimed["dead"]), unknown_function(claimed["unknown"]))
     seen |= await look(store)
+    await store.enqueue_jobs([new_job("suspect")], "e.2")
+    await ask(store, "HSET", store.keys.job_key("suspect"), "suspect", "1")
+    await (await start_worker(store, "v", pod_uid="pod")).take_one()
 
     await store.set_limit("function:greet", Limit(concurrency=0), "ada")
     # A minute, because the record of starts lives for at most twice that.
@@ -114,7 +117,7 @@ async def live_a_little(store: JobStore) -> set[Seen]:
     await store.add_ended_session("admin", "s", int(now_seconds) + 3600, now_seconds)
     first, last = JobOptions(idempotency_key="i", batch_id="b"), JobOptions(debounce_key="d")
     free = new_job("free", function_name="other", options=encode_options(first))
-    await store.enqueue_jobs([new_job("parked", options=encode_options(last)), free], "e.2")
+    await store.enqueue_jobs([new_job("parked", options=encode_options(last)), free], "e.3")
     await worker.take(2)
     return seen | await look(store)
 

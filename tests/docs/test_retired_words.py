@@ -100,7 +100,7 @@ PROSE = (
 ALLOWED = (
     ("tests/docs/test_retired_words.py", r".*", "the list itself"),
     ("CHANGELOG.md", r".*", "names what changed"),
-    ("worker/rrq/broker/keys.py", r".*parked.*", "Redis keys keep their names"),
+    ("worker/rrq/broker/control_keys.py", r".*parked.*", "Redis keys keep their names"),
     ("worker/rrq/broker/lua/", r".*parked.*|foreign hands?", "Lua files and Redis keys keep their names"),
 )
 #: Names of the example application, which tests use too.

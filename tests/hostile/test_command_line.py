@@ -127,7 +127,7 @@ async def put_evil_controls(store: JobStore) -> None:
         )
         await ask(store, "HSET", store.keys.limits, target, limit)
         await ask(store, "HSET", store.keys.limit_overrides, target, limit)
-        await ask(store, "ZADD", store.keys.parked, "+inf", target)
+        await ask(store, "ZADD", store.keys.blocked_scopes, "+inf", target)
     for text in (b"[" * 50_000, b"[]", b"\xff", b'{"state": 7}'):
         await ask(store, "HSET", store.keys.pauses, text[:5], text)
         await ask(store, "HSET", store.keys.limits, text[:5], text)

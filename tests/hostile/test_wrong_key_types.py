@@ -64,7 +64,7 @@ INNOCENT = "bystander"
 SET_ASIDE = {
     *("job_key", "active_jobs_key", "cancel_key", "control_key", "waiting_key", "leases"),
     *("guard", "awaited", "counters", "active_queues", "active_workers", "monitor_stream"),
-    *("parked", "recent"),
+    *("blocked_scopes", "recent"),
 }
 #: What is written or dropped with every beat or claim is not worth keeping. Everywhere else nothing is touched.
 REPLACED = {"health_key", "job_lock_key", "worker_key", "wake_key"}
@@ -169,7 +169,7 @@ async def test_jobs_are_run_whatever_lies_under_the_statistics(
 
 
 @pytest.mark.parametrize(
-    "family", ["slots_key", "parked_key", "rate_key", "pauses", "limits", "limit_overrides"]
+    "family", ["slots_key", "blocked_key", "rate_key", "pauses", "limits", "limit_overrides"]
 )
 @pytest.mark.parametrize("kind", ["string", "stream"])
 async def test_limited_jobs_are_run_whatever_lies_under_the_books_of_their_limit(
@@ -179,7 +179,7 @@ async def test_limited_jobs_are_run_whatever_lies_under_the_books_of_their_limit
     scope = "f:nothing"
     keys = {
         "slots_key": store.keys.slots_key,
-        "parked_key": store.keys.parked_key,
+        "blocked_key": store.keys.blocked_key,
         "rate_key": store.keys.rate_key,
     }
     for target in ("function:nothing", "queue:default"):

@@ -1,7 +1,7 @@
 """A candidate for the leadership in a process of its own, which tests may kill, stop and let go on.
 
 Run as a script this file *is* that candidate; imported, it starts one. While it leads it notes every few
-milliseconds when it last asked `is_held()` and was told yes. All processes share the clock of the machine, so the
+milliseconds when it last asked `is_leading()` and was told yes. All processes share the clock of the machine, so the
 notes of all of them together show whether two ever held at once.
 """
 
@@ -111,7 +111,7 @@ async def run_candidate(arguments: dict[str, str]) -> None:
         while True:
             asked_at = time.monotonic()
             # Stopped before the question, it is answered with no; stopped after, the note has the right moment.
-            if leadership.is_held():
+            if leadership.is_leading():
                 note = {"at": asked_at, "candidate": arguments["name"], "term": terms}
                 os.write(notes, json.dumps(note).encode() + b"\n")
             await asyncio.sleep(NOTE_INTERVAL_SECONDS)

@@ -58,7 +58,7 @@ class Simulation:
         self.candidates: dict[str, Candidate] = {}
         self.dice = random.Random(seed)
         self.history: list[str] = []
-        self._held_back: list[Callable[[], None]] = []
+        self._delayed: list[Callable[[], None]] = []
         self._on_the_way: dict[int, Callable[[], None]] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -115,7 +115,7 @@ class Simulation:
         return self.now_seconds - began_at_seconds
 
     def leaders(self) -> list[str]:
-        return [name for name, candidate in self.candidates.items() if candidate.is_held()]
+        return [name for name, candidate in self.candidates.items() if candidate.is_leading()]
 
     def delete(self) -> None:
         """Somebody deletes the Lease."""
@@ -129,13 +129,13 @@ class Simulation:
     @property
     def is_waited_for(self) -> bool:
         """Whether a request has arrived since it froze."""
-        return bool(self._held_back)
+        return bool(self._delayed)
 
     def thaw(self) -> None:
         self.is_frozen = False
-        held_back, self._held_back = self._held_back, []
-        self.dice.shuffle(held_back)
-        for action in held_back:
+        delayed, self._delayed = self._delayed, []
+        self.dice.shuffle(delayed)
+        for action in delayed:
             action()
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Simulation:
 
         def arrive() -> None:
             if self.is_frozen:
-                self._held_back.append(arrive)
+                self._delayed.append(arrive)
                 return
             try:
                 outcome: LeaseRecord | LeaseTaken | None = action()
@@ -220,8 +220,8 @@ class Candidate:
     def read_clock_seconds(self) -> float:
         return self._clock_offset_seconds + self._simulation.now_seconds * self._clock_rate
 
-    def is_held(self) -> bool:
-        return not self.is_killed and any(term.is_held() for term in self.terms)
+    def is_leading(self) -> bool:
+        return not self.is_killed and any(term.is_leading() for term in self.terms)
 
     def stop(self) -> None:
         self._simulation.note(f"{self.name} is asked to end")

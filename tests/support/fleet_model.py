@@ -83,6 +83,16 @@ class ModelFleet(ModelQueue):
     def has_lease(self, worker_id: str) -> bool:
         return self.leases.get(worker_id, 0) > self.now_ms
 
+    def pod_of(self, worker_id: str) -> str:
+        return self.pods[worker_id] if worker_id in self.records else ""
+
+    def has_busy_neighbour(self, worker_id: str) -> bool:
+        pod_uid = self.pod_of(worker_id)
+        return any(
+            other != worker_id and self.pod_of(other) == pod_uid and self.held.get(other)
+            for other in self.leases
+        )
+
     def count_orphans(self) -> Counter[str | None]:
         """Return how many jobs of each queue are in hand of workers whose lease has ended."""
         held = [
@@ -242,9 +252,10 @@ class ModelFleet(ModelQueue):
                 return ClaimCode.TOO_EARLY, []
             due_after_ms = self.guard.restarted_ms
             return ClaimCode.TOO_EARLY, self.take(
-                worker.worker_id, token_base, queues, count, due_after_ms=due_after_ms
+                worker.worker_id, token_base, queues, count, due_after_ms=due_after_ms, pod_uid=worker.pod_uid
             )
-        return ClaimCode.ANSWERED, self.take(worker.worker_id, token_base, queues, count, only)
+        taken = self.take(worker.worker_id, token_base, queues, count, only, pod_uid=worker.pod_uid)
+        return ClaimCode.ANSWERED, taken
 
     def is_stale(self, holder: str, job_id: str) -> bool:
         return holder not in self.leases and holder not in self.health and super().is_stale(holder, job_id)

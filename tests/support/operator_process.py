@@ -56,6 +56,8 @@ class RunningOperator:
         return self._process.pid
 
     def start(self) -> Self:
+        # What an earlier process of it has said comes before.
+        self._log_start = len(self.log)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
@@ -93,7 +95,8 @@ class RunningOperator:
         """The port of its pages, once it has said which."""
 
         def find() -> re.Match[str] | None:
-            found = re.search(r'"port": (\d+)[,}]', self.log)  # not before its last digit is there
+            # Not before its last digit is there.
+            found = re.search(r'"port": (\d+)[,}]', self.log[self._log_start :])
             if found is None:
                 self._raise_if_ended()
             return found

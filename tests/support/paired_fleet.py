@@ -280,27 +280,42 @@ class PairedFleet(PairedQueue):
         self.certify_death(len(self.crashed) - 1, has_cause=True)
         self.start_process(worker_id)
 
-    def be_lost_twice(
-        self, who: int, queue: str, *, fails_between: bool, in_company: bool, is_announced: bool
-    ) -> None:
+    def be_lost_twice(self, who: int, queue: str, how: set[str]) -> None:
         """Fall silent with a job until others have it, and do so once more."""
         self.enqueue([Wish(4, queue, "@1"), Wish(5, queue)])
         number = who % len(self.processes)
         process = self.processes[number]
         self._take_by_name(number, queue, "j4")
         self.pause(4, [number])
-        if fails_between:
+        if "fails between" in how:
             self._take_by_name(number, queue, "j4")
             for attempt in process.attempts[-1:]:
                 self.rows = self.redis.look()
                 outcome = attempt.sent or self._outcome(attempt, OutcomeKind.RETRY, 0)
                 self._report_all(process, [attempt], [outcome])
         self._take_by_name(number, queue, "j4")
-        if in_company:
+        lost = [number]
+        if "in company" in how:
             self._take_by_name(number, queue, "j5")
-        if is_announced:
+        if "with its pod" in how:
+            for neighbour in self._neighbours(process):
+                self._take_by_name(neighbour, queue, "j5")
+                lost.append(neighbour)
+        if "late" in how:
+            # Past the processing lock, and the place for suspects with it.
+            self.jump(310_000, range(len(self.processes)))
+        if "announced" in how:
             self.shorten_leases([process.worker.worker_id])
-        self.pause(4, [number])
+        self.pause(4, lost)
+
+    def _neighbours(self, process: Process) -> list[int]:
+        """The processes of the same pod."""
+        worker = process.worker
+        return [
+            number
+            for number, other in enumerate(self.processes)
+            if other.worker.pod_uid == worker.pod_uid and other.worker.worker_id != worker.worker_id
+        ]
 
     def _take_by_name(self, number: int, queue: str, job_id: str) -> None:
         self.register_again(number)
@@ -318,6 +333,17 @@ class PairedFleet(PairedQueue):
             self.enqueue([Wish(5, queue)])
             self.claim(who, (queue,), 1, only=["j5"])
             self.claim(who, (queue,), 2)
+
+    def meet_two_suspects(self, who: int, queue: str) -> None:
+        """Die of two jobs at once; then all others come for them."""
+        self.enqueue([Wish(4, queue, "@1"), Wish(5, queue, "@1")])
+        victim_id = self._process(who).worker.worker_id
+        self.claim(who, (queue,), 2, only=["j4", "j5"])
+        self.crash(who)
+        self.certify_death(len(self.crashed) - 1, has_cause=True)
+        self.start_process(victim_id)
+        for number in range(len(self.processes)):
+            self.claim(number, (queue,), 1)
 
     def meet_a_limit(self, who: int, queue: str, limit: Limit) -> None:
         """Claim more jobs of one function than may run at once."""

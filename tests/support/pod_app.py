@@ -16,6 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from ledger import Ledger
 from ledger_handlers import build_handlers
 from rrq import JobRegistry, RRQSettings
@@ -65,11 +67,17 @@ async def kill_process(ctx: dict[str, Any], company: int = 1) -> None:
 
 
 async def kill_pod(ctx: dict[str, Any], company: int = 1) -> None:
-    """End the supervisor and this process, as the kernel does when a container has no memory left."""
+    """End the supervisor and all its processes, as the kernel does when a container has no memory left."""
     ledger.record(ctx["job_id"], "started", ctx["job_try"])
     while len(ledger.counts("started")) < company:  # noqa: ASYNC110  a file rings no bell
         await asyncio.sleep(0.05)
-    os.kill(os.getppid(), signal.SIGKILL)
+    supervisor = psutil.Process(os.getppid())
+    # It must not report the others before it dies itself.
+    supervisor.suspend()
+    for process in supervisor.children():
+        if process.pid != os.getpid():
+            process.kill()
+    supervisor.kill()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -55,6 +55,9 @@ _outcomes = st.lists(
     max_size=3,
     unique_by=lambda outcome: outcome[0],
 )
+_ways_to_be_lost = st.sets(
+    st.sampled_from(["fails between", "in company", "with its pod", "late", "announced"])
+)
 _rarely = st.integers(0, 3).map(lambda number: number == 3)
 # Past a lease, past a lock, past the record of a worker, past a result, past a dead letter; and backwards.
 _jumps = st.sampled_from([10_000, 60_000, 310_000, 1_300_000, 4_000_000, 8_000_000, -20_000, -3_600_000])
@@ -212,15 +215,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.meet_a_suspect(who, queue)
 
     @_has_processes
-    @rule(who=_numbers, queue=_queue, how=st.sets(st.sampled_from(["fails", "in company", "announced"])))
+    @rule(who=_numbers, queue=_queue)
+    def meet_two_suspects(self, who: int, queue: str) -> None:
+        self.queue.meet_two_suspects(who, queue)
+
+    @_has_processes
+    @rule(who=_numbers, queue=_queue, how=_ways_to_be_lost)
     def be_lost_twice(self, who: int, queue: str, how: set[str]) -> None:
-        self.queue.be_lost_twice(
-            who,
-            queue,
-            fails_between="fails" in how,
-            in_company="in company" in how,
-            is_announced="announced" in how,
-        )
+        self.queue.be_lost_twice(who, queue, how)
 
     @_has_processes
     @rule(who=_numbers, queue=_queue, limit=_limits)

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flow_model import ModelFlow
 from queue_steps import NewJob
@@ -115,6 +115,13 @@ class Expiring:
 
 
 @dataclass
+class Place(Expiring):
+    """The place for suspects of a pod; the value is the token of the attempt that took it last."""
+
+    had_company: bool = False
+
+
+@dataclass
 class ModelBatch:
     """Jobs whose common end queues another one."""
 
@@ -135,6 +142,7 @@ class Claiming:
     wanted: int
     is_named: bool
     due_after_ms: float
+    pod_uid: str
     taken: list[str] = field(default_factory=list)
 
     def is_full(self) -> bool:
@@ -150,6 +158,8 @@ class ModelQueue(ModelFlow):
     """What each worker has down as in hand, also of a life that is over."""
     locks: dict[str, Expiring] = field(default_factory=dict)
     unique_locks: dict[str, Expiring] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    """By pod, which suspect one of its processes has claimed last."""
     dead_letters: list[str] = field(default_factory=list)
     """Oldest first. An id enqueued again leaves its entry behind."""
     batches: dict[str, ModelBatch] = field(default_factory=dict)
@@ -169,7 +179,8 @@ class ModelQueue(ModelFlow):
     def pass_time(self, milliseconds: int) -> None:
         """Move the clock, either way, and drop what has expired."""
         self.now_ms += milliseconds
-        for expiring in (self.locks, self.unique_locks):
+        expiring: dict[str, Any]
+        for expiring in (self.locks, self.unique_locks, self.places):
             for key in [key for key, entry in expiring.items() if entry.expires_ms <= self.now_ms]:
                 del expiring[key]
         for job_id, job in list(self.jobs.items()):
@@ -350,9 +361,10 @@ class ModelQueue(ModelFlow):
         count: int,
         only: Sequence[str] = (),
         due_after_ms: float = -inf,
+        pod_uid: str = "",
     ) -> list[str]:
         """Hand jobs to a worker, those due or those named, as far as pauses and limits let them start."""
-        claiming = Claiming(worker_id, token_base, count, bool(only), due_after_ms)
+        claiming = Claiming(worker_id, token_base, count, bool(only), due_after_ms, pod_uid)
         self.make_room_for = []
         self.admit_parked()
         for name in queues:
@@ -394,7 +406,7 @@ class ModelQueue(ModelFlow):
         blocked = self.blocked_by(job)
         if blocked is not None:
             return "passed on" if self.park(job_id, name, *blocked) else "parked"
-        if job.is_suspect and job.due_ms > self.now_ms:
+        if job.is_suspect and (job.due_ms > self.now_ms or self._is_place_taken(claiming.pod_uid, worker_id)):
             return "left"
         if job.is_suspect and (claiming.taken or self.held.get(worker_id)):
             if claiming.is_named:
@@ -408,6 +420,7 @@ class ModelQueue(ModelFlow):
         self.note_start(job.function)
         self.hold(job_id, worker_id, f"{claiming.token_base}.{len(claiming.taken)}", name, job.due_ms)
         if job.is_suspect:
+            self.places[claiming.pod_uid] = Place(job.token, self.now_ms + self.rules.lock_ms)
             job.reserved_by, job.reserved_until_ms, job.reserved_since_ms = "", 0, 0
             claiming.wanted = len(claiming.taken)
         return "taken"
@@ -415,6 +428,22 @@ class ModelQueue(ModelFlow):
     def is_stale(self, holder: str, job_id: str) -> bool:
         """Whether a lock may be taken over; what a holder still shows of itself, the fleet knows."""
         return job_id not in self.held.get(holder, ())
+
+    def _is_place_taken(self, pod_uid: str, worker_id: str) -> bool:
+        """Whether another worker of the pod runs a suspect."""
+        place = self.places.get(pod_uid)
+        return place is not None and any(
+            job.status == "ACTIVE" and job.token == place.value and job.owner != worker_id
+            for job in self.jobs.values()
+        )
+
+    def pod_of(self, worker_id: str) -> str:
+        """The pod that a worker is registered for; the fleet knows."""
+        raise NotImplementedError
+
+    def has_busy_neighbour(self, worker_id: str) -> bool:
+        """Whether another worker of the same pod, alive or not reaped yet, has jobs in hand; the fleet knows."""
+        raise NotImplementedError
 
     def has_lease(self, worker_id: str) -> bool:
         """Whether a worker counts as alive; the fleet knows."""
@@ -546,12 +575,18 @@ class ModelQueue(ModelFlow):
             return False
         self._free_slots_of(job_id)
         due_ms = self.now_ms if job.claimed_due_ms is None else job.claimed_due_ms
+        place = self.places.get(self.pod_of(worker_id))
+        if place is not None and place.value != job.token:
+            place.had_company |= blame == "loss" and self._is_place_taken(self.pod_of(worker_id), worker_id)
+            place = None
         job.token += ".back"
         job.owner = job.claimed_due_ms = None
         if job.is_to_be_cancelled:
             self._end(job_id, "CANCELLED", job.result_ttl_seconds)
             return False
-        if self._is_guilty(job, blame, was_alone=was_alone):
+        was_alone = was_alone and (place is not None or not job.is_suspect)
+        had_company = place is None or place.had_company or self.has_busy_neighbour(worker_id)
+        if self._is_guilty(job, blame, was_alone=was_alone, had_company=had_company):
             self.counters["dead"] += 1
             self._bury(job_id, self.rules.dead_letter_seconds)
             return False
@@ -559,7 +594,7 @@ class ModelQueue(ModelFlow):
         job.unknown_since_ms = None
         return True
 
-    def _is_guilty(self, job: ModelJob, blame: str, *, was_alone: bool) -> bool:
+    def _is_guilty(self, job: ModelJob, blame: str, *, was_alone: bool, had_company: bool) -> bool:
         if blame == "crash":
             job.suspicion = "1"
             job.crashes += was_alone
@@ -568,7 +603,7 @@ class ModelQueue(ModelFlow):
             job.losses += 1
             if job.losses >= self.rules.lost_limit:
                 job.suspicion = job.suspicion or "lost"
-            return was_alone and job.losses > self.rules.lost_limit
+            return was_alone and job.losses > self.rules.lost_limit * (2 if had_company else 1)
         return False
 
     def let_go(self, worker_id: str, job_id: str) -> None:

@@ -373,6 +373,40 @@ def test_an_unknown_field_is_refused_with_the_name_that_was_meant(name: str) -> 
 def test_an_unknown_time_zone_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="There is no time zone"):
         entry_with(timezone=name)
+    entry = entry_with()
+    with pytest.raises(ValueError, match="There is no time zone"):
+        entry.timezone = name
+    assert entry.timezone == "UTC"
+
+
+def test_a_schedule_that_makes_no_sense_cannot_be_assigned() -> None:
+    entry = entry_with(schedule="0 3 * * *")
+    with pytest.raises(ValueError, match="must have 5 fields"):
+        entry.schedule = "soon"
+    assert entry.next_after(at("2026-01-01T04:00")) == at("2026-01-02T03:00")
+
+
+def test_a_changed_schedule_or_time_zone_counts_from_then_on() -> None:
+    entry = entry_with(schedule="0 3 * * *")
+    entry.schedule_next(at("2026-01-01T04:00"))
+    entry.timezone = "Europe/Berlin"
+    assert entry.next_run_time is None, "it was that of the clock before"
+    assert entry.next_after(at("2026-01-01T04:00")) == at("2026-01-02T02:00")
+    entry.schedule = "30 5 * * *"
+    entry.schedule_next(at("2026-01-01T04:00"))
+    assert entry.next_run_time == at("2026-01-01T04:30")
+
+
+def test_a_copy_with_another_schedule_or_time_zone_goes_by_them() -> None:
+    entry = entry_with(schedule="0 3 * * *")
+    copy = entry.model_copy(update={"schedule": "0 5 * * *", "timezone": "Europe/Berlin"})
+    assert copy.next_after(at("2026-01-01T01:00")) == at("2026-01-01T04:00")
+    assert entry.next_after(at("2026-01-01T01:00")) == at("2026-01-01T03:00")
+    # A copy is not validated, so nothing else of the fleet may stumble over it.
+    wrong = entry.model_copy(update={"timezone": "Europe/Berln"})
+    assert wrong.next_after(at("2026-01-01T01:00")) is None
+    with pytest.raises(ValueError, match="Did you mean 'Europe/Berlin'"):
+        wrong.schedule_next(at("2026-01-01T01:00"))
 
 
 def test_a_machine_without_time_zones_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ There are three programs: [`rrq`](#rrq) for applications and their operators, [`
 cluster or on one machine, and [`kubectl rrq`](#kubectl-rrq), which finds the Redis of a pool by itself. `--help` explains every
 command.
 
-Exit code 0 means success, 1 an error, 2 wrong usage, and 75 [a burst that was stopped early](../multi-worker.md#bursts). Errors
-go to stderr, so with `--json` stdout has only JSON.
+Exit code 0 means success, 1 an error, and 2 wrong usage; a burst has [two more](../multi-worker.md#bursts). Errors go to
+stderr, so with `--json` stdout has only JSON.
 """
 
 PROGRAMS: dict[str, click.Command] = {

@@ -385,9 +385,9 @@ class DashboardData:
             job.function_name = "send_newsletter"
             await self._store_job(job, parked_in="f:send_newsletter")
             await self.redis.zadd(
-                self.store.keys.parked_key("f:send_newsletter"), {job.id: due_ms - number * 9_000}
+                self.store.keys.blocked_key("f:send_newsletter"), {job.id: due_ms - number * 9_000}
             )
-        await self.redis.zadd(self.store.keys.parked, {"f:send_newsletter": due_ms + 30_000})
+        await self.redis.zadd(self.store.keys.blocked_scopes, {"f:send_newsletter": due_ms + 30_000})
 
     async def add_audit(self) -> None:
         for minutes, actor, action, what, detail in (

@@ -196,7 +196,8 @@ def _parse_number(text: str, part: str) -> int:
 class CronJob(BaseModel):
     """A job to be enqueued whenever its schedule comes due.
 
-    A bad schedule, an unknown time zone and an unknown field are a ValueError at construction, not at the first tick.
+    A bad schedule, an unknown time zone and an unknown field are a ValueError at construction, not at the first tick. One
+    that is assigned later counts from then on.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -225,8 +226,8 @@ class CronJob(BaseModel):
     )
     next_run_time: datetime | None = Field(default=None, exclude=True)
 
-    _cron: CronSchedule = PrivateAttr()
-    _zone: ZoneInfo | None = PrivateAttr()
+    #: The texts of schedule and time zone, and what was made of them.
+    _parsed: tuple[tuple[str, str], tuple[CronSchedule, ZoneInfo | None]] | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -237,8 +238,33 @@ class CronJob(BaseModel):
         return given
 
     def model_post_init(self, context: Any, /) -> None:
-        self._cron = CronSchedule(self.schedule)
-        self._zone = parse_time_zone(self.timezone)
+        self._parse()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "schedule":
+            CronSchedule(value)
+        elif name == "timezone":
+            parse_time_zone(value)
+        super().__setattr__(name, value)
+        if name in ("schedule", "timezone"):
+            # It was worked out by the clock before.
+            self.next_run_time = None
+
+    @property
+    def _cron(self) -> CronSchedule:
+        """As RRQ 0.7 named it."""
+        return self._parse()[0]
+
+    def _parse(self) -> tuple[CronSchedule, ZoneInfo | None]:
+        """Return schedule and time zone, parsed anew where they have changed: a copy may have other ones."""
+        texts = self.schedule, self.timezone
+        if self._parsed is None or self._parsed[0] != texts:
+            self._parsed = texts, (CronSchedule(self.schedule), parse_time_zone(self.timezone))
+        return self._parsed[1]
+
+    def _next_moment(self, after: datetime) -> datetime:
+        schedule, zone = self._parse()
+        return schedule.next_moment(after, zone)
 
     def schedule_next(self, now: datetime | None = None) -> None:
         """Set ``next_run_time`` to the first match after ``now``.
@@ -247,16 +273,19 @@ class CronJob(BaseModel):
         """
         moment = datetime.now(UTC) if now is None else now
         if moment.tzinfo is not None:
-            self.next_run_time = self._cron.next_moment(moment, self._zone)
+            self.next_run_time = self._next_moment(moment)
         else:
             # Naive times are in UTC, the answer too.
-            next_run = self._cron.next_moment(moment.replace(tzinfo=UTC), self._zone)
+            next_run = self._next_moment(moment.replace(tzinfo=UTC))
             self.next_run_time = next_run.replace(tzinfo=None)
 
     def next_after(self, now: datetime) -> datetime | None:
-        """Return the first match after ``now`` (aware) in UTC; None when the schedule never comes due."""
+        """Return the first match after ``now`` (aware) in UTC; None when the schedule never comes due.
+
+        Nor does that of a copy which was made with a schedule or a time zone that cannot be read.
+        """
         try:
-            return self._cron.next_moment(now, self._zone)
+            return self._next_moment(now)
         except ValueError:
             return None
 

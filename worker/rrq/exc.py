@@ -18,6 +18,7 @@
     │   ├── InvalidLimit               a pause or a limit that makes no sense (a ValueError too)
     │   ├── UnreadableJob              a stored hash is not a job
     │   ├── BurstFailed                a burst ended without being done
+    │   │   └── FunctionsMissing       … it ran everything but jobs whose functions it does not have
     │   ├── LeaseLost                  this worker was declared dead and lost its jobs
     │   ├── HandlerNotFound            no handler is registered for a job
     │   └── SettingsError              the settings cannot be loaded or cannot work
@@ -35,6 +36,7 @@ __all__ = [
     "BurstFailed",
     "EnqueueError",
     "FunctionDisabled",
+    "FunctionsMissing",
     "InvalidJob",
     "InvalidLimit",
     "JobCancelled",
@@ -215,6 +217,10 @@ class UnreadableJob(RRQError):
 
 class BurstFailed(RRQError):
     """A burst cannot know that its queues are empty, because Redis gave no answer; or jobs have no handler here."""
+
+
+class FunctionsMissing(BurstFailed):
+    """A burst ran everything else, but put off jobs for which its worker has no handler."""
 
 
 class LeaseLost(RRQError):

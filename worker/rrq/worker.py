@@ -94,7 +94,14 @@ class RRQWorker:
         self.consumer = Consumer(self, book, self.registration)
         self._executor = Executor(self, book, self.registration, self.consumer)
         self._burst = Burst(self, self._executor)
-        self._poller = Poller(self, book, self.registration, self.consumer, self._burst)
+        self._poller = Poller(
+            self,
+            book,
+            self.registration,
+            self.consumer,
+            self._burst,
+            self._executor.failures.missing_functions,
+        )
         self._drain = Drain(self, book, self.registration, self.consumer, self._executor)
 
     @property

@@ -44,7 +44,8 @@ _NO_CONTROL: Final = lacking(
     "a URL has no control characters, neither as they are nor as %00 to %1F or %7F: choose a user name and a password "
     "without them",
 )
-# Without a host redis-py takes localhost, which is the operator's own pod.
+# Without a host redis-py takes localhost, which is the operator's own pod. A host that is written is not judged: any name
+# may lead to any address, in that pod only probes and metrics listen, and local mode mostly uses localhost.
 _HOST: Final = r"[^/?#@:,\s][^/?#@,\s]*"
 _SCHEME: Final = matching(
     rf"(redis|rediss)(\+sentinel|\+cluster)?://([^/?#\s]*@)?{_HOST}(,{_HOST})*([/?#]\S*)?",

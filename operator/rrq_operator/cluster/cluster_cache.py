@@ -200,7 +200,7 @@ class ClusterCache:
         self._set_one(self.budgets, before, after)
 
     def _set_one(self, known: dict[PoolKey, Any], before: Any, after: Any) -> None:
-        # Anybody may change labels: an object that has only the label of a pool, and not its name, is none of the pool's.
+        # Any client may change labels: an object that has only the label of a pool, and not its name, is none of the pool's.
         if before is not None and before.name == before.pool[1]:
             known.pop(before.pool, None)
         if after is not None and after.name == after.pool[1]:

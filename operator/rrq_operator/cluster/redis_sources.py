@@ -50,6 +50,8 @@ class SecretVersion:
     """Changes with the value, and with nothing else of the Secret."""
     resource_version: str = ""
     """Changes with every change of the Secret."""
+    next_digest: str = ""
+    """What an operator that starts now takes for the digest: another one if the Secret was made anew with this value."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,15 @@ class _Secret:
 
 @dataclass(frozen=True)
 class _Value:
-    """One value of a Secret, as it was read first."""
+    """One value of a Secret. Its digest stays as it was read first."""
 
     encoded: str
     url: str
     fault: str | None
     digest: str
+    secret_uid: str
+    """Of the Secret that holds it now."""
+    next_digest: str
 
 
 class RedisSources:
@@ -157,16 +162,19 @@ class RedisSources:
             )
         place, encoded = (name, reference.key), secret.data[reference.key]
         value = self._values.get(place)
-        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
         if value is None or value.encoded != encoded:
             value = self._values[place] = _read_value(encoded, secret.uid)
+        # A Secret that was deleted and made anew with the same value has another uid, and the same digest.
+        elif value.secret_uid != secret.uid:
+            next_digest = _digest(encoded, secret.uid)
+            value = self._values[place] = replace(value, secret_uid=secret.uid, next_digest=next_digest)
         if value.fault is not None:
             return RedisSourceTrouble(
                 "InvalidURL",
                 f"Key {reference.key!r} of {where} holds no URL that the operator accepts, such as "
                 f"redis://user:password@host:6379/0: {value.fault}.",
             )
-        version = SecretVersion(value.digest, secret.resource_version)
+        version = SecretVersion(value.digest, secret.resource_version, value.next_digest)
         return ResolvedRedis(RedisIdentity(value.url, redis.key_prefix), version)
 
     async def _read(self, name: SecretName, timeout_seconds: float | None) -> _Secret:
@@ -222,7 +230,8 @@ def _secret_name(pool: Pool) -> SecretName | None:
 def _read_value(encoded: str, secret_uid: str) -> _Value:
     url = _decode(encoded)
     fault = "it is not UTF-8 text" if url is None else find_url_fault(url)
-    return _Value(encoded, url or "", fault, _digest(encoded, secret_uid))
+    digest = _digest(encoded, secret_uid)
+    return _Value(encoded, url or "", fault, digest, secret_uid, digest)
 
 
 def _digest(value: str, secret_uid: str) -> str:

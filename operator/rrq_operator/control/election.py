@@ -1,6 +1,6 @@
 """Leadership of the operator: of all replicas that call `lead`, at most one works at any moment.
 
-The rules are in decide/election_rules.py; this module reads, decides and acts. Every write calls `is_held()` right before: a
+The rules are in decide/election_rules.py; this module reads, decides and acts. Every write calls `is_leading()` right before: a
 process that was suspended and continues learns from its clock, before anything else, that its term is over.
 """
 
@@ -69,7 +69,7 @@ class Leadership:
         self._read_clock_seconds = read_clock_seconds
         self._held_until_seconds = held_until_seconds
 
-    def is_held(self) -> bool:
+    def is_leading(self) -> bool:
         """Whether a write may be sent now. The next leader starts at least 1.5 s later (by default), so it has time to arrive."""
         return self._read_clock_seconds() < self._held_until_seconds
 
@@ -183,7 +183,7 @@ class _Campaign:
         while True:
             await self._take_turn()
             # An answer that was read too late, after this process was suspended, won nothing.
-            if self._leadership is not None and self._leadership.is_held():
+            if self._leadership is not None and self._leadership.is_leading():
                 logger.info("became the leader", extra={"identity": self._memory.identity})
                 return self._leadership
 

@@ -20,6 +20,7 @@ from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.publishing import Publisher
 from rrq_operator.decide.status import Fault
+from rrq_operator.redis.complaints import Complaint
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Housekeeping:
         self._listener = listener
         self._publisher = Publisher()
         self._publishing: asyncio.Task[None] | None = None
-        self._unpublished = ""
+        self._unpublished, self._unswept, self._unreported = Complaint(), Complaint(), Complaint()
         self._strangers_at = 0.0
         self._hinted: dict[str, float] = {}
         #: How often the cron entries that workers publish are read.
@@ -99,8 +100,10 @@ class Housekeeping:
             returned = await self._queues.sweep()
         except QueueTrouble as trouble:
             self._listener.write_failed(trouble)
-            logger.warning("jobs of lost workers not requeued", extra={"error": str(trouble)})
+            if self._unswept.is_news(str(trouble)):
+                logger.warning("jobs of lost workers not requeued", extra={"error": str(trouble)})
         else:
+            self._unswept.said = ""
             self._listener.jobs_returned(returned, is_container_dead=False)
 
     async def publish_and_fire(self, seen: Observation, pools: Mapping[PoolKey, KnownPool]) -> float:
@@ -164,8 +167,10 @@ class Housekeeping:
             returned = await self._queues.report(replace(deaths, hints=fresh))
         except QueueTrouble as trouble:
             self._listener.write_failed(trouble)
-            logger.warning("deaths not reported", extra={"error": str(trouble)})
+            if self._unreported.is_news(str(trouble)):
+                logger.warning("deaths not reported", extra={"error": str(trouble)})
         else:
+            self._unreported.said = ""
             self._listener.jobs_returned(returned, is_container_dead=True)
             self._hinted |= dict.fromkeys(fresh, now)
 
@@ -178,15 +183,14 @@ class Housekeeping:
             if publication := self._publisher.take(monotonic()):
                 await self._queues.publish(publication)
                 self._publisher.confirm(publication, monotonic())
-            self._unpublished = ""
+            self._unpublished.said = ""
         except QueueTrouble as trouble:
-            # Worth a line only when it is new.
-            if self._unpublished != str(trouble):
-                self._unpublished = str(trouble)
-                logger.warning("pools not published", extra={"error": self._unpublished})
-        except Exception:
-            # Any client may have stored anything there, and sizes do not depend on dashboards.
-            logger.exception("pools not published", extra={"redis": repr(self._queues.identity)})
+            if self._unpublished.is_news(str(trouble)):
+                logger.warning("pools not published", extra={"error": str(trouble)})
+        # Any client may have stored anything there, and sizes do not depend on dashboards.
+        except Exception as error:
+            if self._unpublished.is_news(repr(error)):
+                logger.exception("pools not published", extra={"redis": repr(self._queues.identity)})
 
     def _entries_of(self, pool: Pool) -> list[CronJob]:
         """Return the cron entries of a spec, built once for each."""

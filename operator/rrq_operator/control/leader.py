@@ -26,6 +26,7 @@ from rrq_operator.control.services import Services
 from rrq_operator.decide.deaths import Deaths, find_deaths
 from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.status import Fault, build_invalid_status
+from rrq_operator.redis.complaints import Complaint
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ClusterListener(GroupListener):
     def __init__(self, cluster_cache: ClusterCache, metrics: Metrics) -> None:
         self._cache = cluster_cache
         self._metrics = metrics
-        self._not_set_aside = ""
+        self._not_set_aside = Complaint()
 
     def find_deaths(self, seen: Observation) -> Deaths:
         cache = self._cache
@@ -63,10 +64,8 @@ class ClusterListener(GroupListener):
 
     def jobs_not_set_aside(self, trouble: QueueTrouble) -> None:
         self._metrics.redis_errors.labels(trouble.reason).inc()
-        # Every round retries: worth a line only when it is new.
-        if self._not_set_aside != str(trouble):
-            self._not_set_aside = str(trouble)
-            logger.warning("blocked jobs not put aside", extra={"error": self._not_set_aside})
+        if self._not_set_aside.is_news(str(trouble)):
+            logger.warning("blocked jobs not put aside", extra={"error": str(trouble)})
 
     def jobs_returned(self, count: int, *, is_container_dead: bool) -> None:
         self._metrics.returned_jobs.labels("container" if is_container_dead else "lease").inc(count)

@@ -20,6 +20,7 @@ from rrq_operator.control.housekeeping import GroupListener, Housekeeping
 from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.status import Fault
 from rrq_operator.redis.admission import JobAdmission
+from rrq_operator.redis.complaints import Complaint
 from rrq_operator.redis.queues import QueueTrouble, RedisQueues
 
 logger = logging.getLogger(__name__)
@@ -231,6 +232,7 @@ class PoolGroup:
         self._keys_by_queue: dict[str, set[PoolKey]] = {}
         #: Why Redis could not be read in the last round.
         self._fault: Fault | None = None
+        self._failed = Complaint()
         #: When a round ended last, for the watchdog.
         self.ticked_at = monotonic()
 
@@ -265,8 +267,10 @@ class PoolGroup:
                 started_at = monotonic()
                 try:
                     await self.run_once()
-                except Exception:
-                    logger.exception("round failed", extra={"redis": repr(self._queues.identity)})
+                    self._failed.said = ""
+                except Exception as error:
+                    if self._failed.is_news(repr(error)):
+                        logger.exception("round failed", extra={"redis": repr(self._queues.identity)})
                     self.plan.rest(monotonic() - started_at)
                 self.ticked_at = monotonic()
                 self._observe_round(self.ticked_at - started_at)

@@ -123,7 +123,7 @@ class OperatorProcess:
 
     async def _lead(self, leadership: Leadership | None) -> None:
         if leadership is not None:
-            self._kube.may_write = leadership.is_held
+            self._kube.may_write = leadership.is_leading
         # The watches of a standby may lag or be dead: a new leader must not act on old objects.
         await asyncio.gather(self._wait_for_pools(), *(informer.refresh() for informer in self._informers))
         services = Services(self._kube, self.cluster_cache, self.metrics)

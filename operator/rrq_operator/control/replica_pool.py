@@ -241,7 +241,7 @@ class PoolObjects:
         self._kube = services.kube
         self._cache = services.cluster_cache
         self._metrics = services.metrics
-        #: Generation and uid of the pool, what is shown of its Secret, and the digest of that.
+        #: Generation and uid of the pool, what is shown of its Secret, and the digest of that for later operators.
         self._made_of: tuple[int, str, str, str] | None = None
         self._secret_shown = SecretShown()
         self._deployment: _Wanted | None = None
@@ -259,8 +259,8 @@ class PoolObjects:
         """Build the manifests anew if they may have changed; returns whether something has to be written."""
         deployment, budget = self._cache.deployments.get(pool.key), self._cache.budgets.get(pool.key)
         if secret_version is not None:
-            digest = secret_version.digest
-            shown = self._secret_shown.choose(digest, secret_version.resource_version, deployment)
+            version, digest = secret_version, secret_version.next_digest
+            shown = self._secret_shown.choose(version.digest, version.resource_version, deployment)
         elif self._made_of is not None:
             shown, digest = self._made_of[2:]
         else:

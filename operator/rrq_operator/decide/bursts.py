@@ -35,6 +35,10 @@ class Run(Protocol):
     def finished_at(self) -> float | None: ...
     @property
     def has_ttl(self) -> bool: ...
+    @property
+    def lacks_functions(self) -> bool:
+        """Whether it ran all but jobs whose functions it does not have; it deferred those."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,9 @@ def _find_retry(runs: Sequence[Run]) -> float:
         if run.has_succeeded or not run.is_finished:
             break
         failures += 1
+        if run.lacks_functions:
+            # It ran all else, and other jobs need not wait ever longer. Deferred jobs come back later by themselves.
+            break
     if not failures:
         return 0.0
     last = max(run.finished_at or 0.0 for run in runs)

@@ -33,6 +33,8 @@ CONTAINER = "worker"
 HTTP_PORT = 8080
 #: A burst that was stopped before its queues were empty: neither done nor failed.
 STOPPED_EARLY_EXIT_CODE = 75
+#: A burst that ran all but jobs whose functions it does not have: started again it would meet them again.
+LACKS_FUNCTIONS_EXIT_CODE = 69
 #: The supervisor exits within two seconds of its grace period; the rest is for a slow machine.
 _GRACE_BEYOND_DRAIN_SECONDS = 10
 #: Lists of Kubernetes whose entries have a name: merged entry by entry, where others are replaced.
@@ -50,13 +52,13 @@ _ACTIONS = frozenset(("exec", "httpGet", "tcpSocket", "grpc", "sleep"))
 class SecretShown:
     """What the pod template of a pool shows of its Secret: the digest of the value, so that a new value rolls the pods.
 
-    Earlier operators showed the resource version. If the Secret still has that version, the pods have its current value, and
-    what is shown stays until the value changes: an upgrade rolls no pods. The digest on the Deployment tells later operators
-    the same, also after the Secret has got another version.
+    It stays until the value changes. An operator that starts after the Secret was made anew finds another digest for the same
+    value; that digest is on the Deployment itself, and says that the pods have the value. Earlier operators showed the
+    resource version. If the Secret still has that version, the pods have its current value as well: an upgrade rolls no pods.
     """
 
     def __init__(self) -> None:
-        #: A digest, and what an earlier operator showed instead of it.
+        #: A digest, and what the Deployment shows instead of it.
         self._inherited = ("", "")
 
     def choose(self, digest: str, resource_version: str, live: "DeploymentObject | None") -> str:
@@ -81,8 +83,8 @@ def build_selector(pool: Pool) -> str:
 def build_deployment(pool: Pool, secret_shown: str, secret_digest: str = "") -> Manifest:
     """Return the Deployment of a pool; a change of ``secret_shown`` rolls the pods.
 
-    Where that is not the digest of the value, because an earlier operator showed something else, the Deployment keeps the
-    digest beside it.
+    Where that is not the digest of the value, because the Secret was made anew or an earlier operator showed something else,
+    the Deployment keeps the digest beside it.
     """
     template = build_pod_template(pool, secret_shown, arguments=build_arguments(pool), restart="Always")
     metadata = _metadata(pool, pool.name)
@@ -150,6 +152,15 @@ def build_job(pool: Pool, run: int, secret_digest: str) -> Manifest:
                         "containerName": CONTAINER,
                         "operator": "In",
                         "values": [STOPPED_EARLY_EXIT_CODE],
+                    },
+                },
+                # The only rule of this kind, so that a Job that failed by a rule is known to have ended so.
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": [LACKS_FUNCTIONS_EXIT_CODE],
                     },
                 },
             ]

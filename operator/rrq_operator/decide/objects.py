@@ -23,6 +23,7 @@ Raw = Mapping[str, Any]
 PoolKey = tuple[str, str]
 """Namespace and name of a pool."""
 
+_LACKS_FUNCTIONS = "it ran all other jobs, but the image has no handler for some; its log and `rrq check` name their functions"
 #: Waiting for any of these does not end by itself soon; a person has to do something.
 _STUCK_REASONS = {
     "ErrImagePull",
@@ -117,6 +118,7 @@ class JobObject:
     finished_at: float | None
     message: str
     has_ttl: bool
+    lacks_functions: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ def parse_job(raw: Raw) -> JobObject:
         if entry["status"] == "True" and entry["type"] in ("Complete", "Failed")
     }
     last = ended.get("Complete") or ended.get("Failed")
+    lacks_functions = ended.get("Failed", {}).get("reason") == "PodFailurePolicy"
+    message = last.get("message", "") if last else ""
     return JobObject(
         pool=pool_key_of(raw),
         name=metadata["name"],
@@ -223,8 +227,9 @@ def parse_job(raw: Raw) -> JobObject:
         is_finished=last is not None,
         has_succeeded="Complete" in ended,
         finished_at=parse_time(last["lastTransitionTime"]) if last else None,
-        message=last.get("message", "") if last else "",
+        message=_LACKS_FUNCTIONS if lacks_functions else message,
         has_ttl="ttlSecondsAfterFinished" in spec,
+        lacks_functions=lacks_functions,
     )
 
 

@@ -78,7 +78,7 @@ def count_waiting(
         return Waiting(may_start=0, blocked=due, due_soon=0)
     blocked = sum(min(queue.due, queue.blocked) for _, queue in found)
     orphaned = sum(queue.orphaned for name, queue in found if f"queue:{name}" not in seen.paused)
-    # What comes due in a queue that is paused will only be blocked as well. Of pools that share a queue, each is told what is
+    # What comes due in a queue that is paused will only be blocked as well. Of pools that share a queue, each counts what is
     # due within the longest of their horizons: a pool that starts faster has until then.
     soon = sum(
         queue.due_soon
@@ -197,6 +197,8 @@ def decide_size(spec: PoolSpec, given: SizingInput, memory: SizingMemory) -> tup
                 is_observed=given.is_observed,
             )
         )
+    if is_planned and plan.replicas is None and 0 < decision.replicas < given.requested:
+        decision = _explain_roll_out(decision, given)
     memory = replace(
         memory,
         scaling=scaling,
@@ -210,6 +212,14 @@ def decide_size(spec: PoolSpec, given: SizingInput, memory: SizingMemory) -> tup
     unplanned = decision.replicas if given.seen is None else max(decision.replicas, given.requested)
     replicas = unplanned if plan.replicas is None else plan.replicas
     return SizingStep(decision, plan, workload, replicas), memory
+
+
+def _explain_roll_out(decision: ScalingDecision, given: SizingInput) -> ScalingDecision:
+    """Say why a roll-out gives nothing back, not even pods that never started: they may be of either ReplicaSet."""
+    # What Kubernetes has not observed yet looks like a roll-out, and passes soon.
+    if not (given.is_rolling_out and given.is_observed):
+        return decision
+    return replace(decision, words=f"{decision.words}, when the roll-out is over")
 
 
 def workers_of(

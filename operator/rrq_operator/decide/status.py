@@ -227,7 +227,8 @@ def _build_base(snapshot: PoolSnapshot, conditions: list[Condition], reason: str
             "due_soon": sum(queue.due_soon for queue in queues),
             "later": sum(queue.later for queue in queues),
             # A time and not an age: it stays the same while the same job waits, and kubectl shows its age.
-            "oldest_due_time": _date_or_none(snapshot.now - max(ages) if ages else None),
+            # Not before 1970, whatever the clock of a tenant's Redis shows.
+            "oldest_due_time": _date_or_none(max(0.0, snapshot.now - max(ages)) if ages else None),
         }
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import time
 
+from rrq.pod.plan import EX_UNAVAILABLE
 from rrq.pod.restarts import restart_delay_seconds
 from rrq_operator.api.schedules import JobRuns
 from rrq_operator.local.worker_process import WorkerProcess
@@ -27,6 +28,7 @@ class BurstRun:
         self.uid = uid
         self.is_finished = False
         self.has_succeeded = False
+        self.lacks_functions = False
         self.finished_at: float | None = None
         self._start = start
         self._log_path = log_path
@@ -64,6 +66,10 @@ class BurstRun:
             self._finish(has_succeeded=False)
             return f"run {self.run} was stopped before it was done; what is left stays queued"
         process.log.follow()
+        if code == EX_UNAVAILABLE:
+            self.lacks_functions = True
+            self._finish(has_succeeded=False)
+            return f"run {self.run} lacks functions: {process.log.last_words()}"
         self._failures += 1
         failed = f"run {self.run} failed with code {code}: {process.log.last_words()}"
         if self._failures > self._failures_allowed:

@@ -14,7 +14,7 @@ from time import monotonic
 from pydantic import ValidationError
 
 from rrq import RRQClient, RRQSettings
-from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_refused_login
+from rrq.broker.connection import LOST_REPLY_ERRORS, NONSENSE, REDIS_ERRORS, is_refused_login
 from rrq.broker.cron_table import CronTable
 from rrq.broker.messages import Admission, DeathCertificate, Observation
 from rrq.cron import CronJob
@@ -25,6 +25,7 @@ from rrq.runtime.masking import MASK, clean_foreign_text, mask_secrets, mask_url
 from rrq_operator.api.redis_urls import RedisIdentity, drop_client_options, find_passwords
 from rrq_operator.decide.deaths import Deaths
 from rrq_operator.decide.publishing import Publication
+from rrq_operator.redis.complaints import Complaint
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class RedisQueues:
         self.identity = identity
         self._may_write = may_write
         self._on_call = on_call
-        self._is_unreadable = False
+        self._unreadable, self._misheard = Complaint(), Complaint()
         self._client = _open_client(identity)
         self._store = self._client.job_store
         self._cron = CronTracker(self._client)
@@ -97,13 +98,12 @@ class RedisQueues:
         except QueueTrouble:
             raise
         except Exception as error:
-            # Anybody may have stored anything in Redis: its pools are to say so, not to be passed over in silence.
-            if not self._is_unreadable:
-                self._is_unreadable = True
+            # Any client may have stored anything in Redis: its pools report that instead of being skipped in silence.
+            if self._unreadable.is_news(repr(error)):
                 logger.exception("queues cannot be parsed", extra={"redis": repr(self.identity)})
             said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
             raise QueueTrouble("Unreadable", f"What Redis holds cannot be parsed: {said}") from error
-        self._is_unreadable = False
+        self._unreadable.said = ""
         return seen
 
     async def admit(self, queues: Sequence[str]) -> Admission:
@@ -134,9 +134,15 @@ class RedisQueues:
                     await _hear_in_moderation(hear, on_change)
             except REDIS_ERRORS as error:
                 logger.debug("not listening to Redis", extra={"error": self._clean(error)})
-            except Exception:
-                # Anybody may publish anything there; the wake-ups must go on.
-                logger.exception("announcement not understood", extra={"redis": repr(self.identity)})
+            # Any client may publish anything there; the wake-ups must go on.
+            except Exception as error:
+                said = self._clean(error)
+                if self._misheard.is_news(said):
+                    logger.warning(
+                        "announcement not understood",
+                        exc_info=not isinstance(error, NONSENSE),
+                        extra={"redis": repr(self.identity), "error": said},
+                    )
             # A server that hangs up again and again is not called ten times a second.
             if monotonic() - started_at > _LONGEST_RETRY_SECONDS:
                 retry_seconds = _SHORTEST_RETRY_SECONDS
@@ -239,6 +245,11 @@ class RedisQueues:
                 yield
         except (*REDIS_ERRORS, RRQError, TimeoutError) as error:
             raise self._trouble(error) from error
+        except NONSENSE as error:
+            # Mostly what another program has stored there. If it is a mistake of ours, this says where.
+            logger.debug("answer of Redis not understood", exc_info=error)
+            where, said = mask_url(self.identity.url), f"{type(error).__name__}: {self._clean(error)}"
+            raise QueueTrouble("Unreadable", f"What Redis {where} holds cannot be parsed: {said}") from error
 
     def _trouble(self, error: BaseException) -> QueueTrouble:
         where = mask_url(self.identity.url)

@@ -147,21 +147,26 @@ async def test_a_secret_that_was_deleted_and_made_anew_with_the_same_value_has_t
     monkeypatch.setattr(redis_sources, "_REFRESH_DOUBTFUL_SECONDS", 0.0)
     sources, later_process = (RedisSources(cast("Kube", secrets)) for _ in range(2))
 
-    async def read_digest(by: RedisSources) -> str:
+    async def read_version(by: RedisSources) -> SecretVersion:
         resolved = await resolve(by, build())
         assert isinstance(resolved, ResolvedRedis)
-        return resolved.secret_version.digest
+        return resolved.secret_version
 
     value, other = {"url": "redis://:first@host/0"}, {"url": "redis://:second@host/0"}
     secrets.values = {"emails": value}
-    first = await read_digest(sources)
+    first = await read_version(sources)
+    assert first.next_digest == first.digest
     secrets.values = {}
     assert isinstance(await resolve(sources, build()), RedisSourceTrouble)
     secrets.values, secrets.generation = {"emails": value}, 2
-    assert await read_digest(sources) == first
-    assert await read_digest(later_process) != first, "a process that has not seen the first cannot know"
+    made_anew = await read_version(sources)
+    assert made_anew.digest == first.digest
+    later = await read_version(later_process)
+    assert later.digest != first.digest, "a process that has not seen the first cannot know"
+    assert later.digest == made_anew.next_digest, "but finds what the one before left on the Deployment"
     secrets.values, secrets.generation = {"emails": other}, 3
-    assert await read_digest(sources) != first
+    changed = await read_version(sources)
+    assert changed.digest == changed.next_digest not in (first.digest, later.digest)
 
 
 async def test_a_digest_cannot_be_guessed_without_the_uid_of_the_secret(

@@ -241,7 +241,7 @@ def test_a_leader_cut_off_stops_its_work_before_its_deadline_and_leads_again_lat
         simulation.network = Network()
         simulation.run_until_led(2.0)
         assert leader.changes == [True, False, True]
-        assert [term.is_held() for term in leader.terms] == [False, True]
+        assert [term.is_leading() for term in leader.terms] == [False, True]
 
 
 def test_a_leadership_counts_from_the_sending_of_the_renewal_not_from_its_answer() -> None:
@@ -255,7 +255,7 @@ def test_a_leadership_counts_from_the_sending_of_the_renewal_not_from_its_answer
         simulation.run(0.9)
         simulation.thaw()
         simulation.network = Network(lost_requests=1.0)
-        while leader.is_held():
+        while leader.is_leading():
             simulation.run(0.01)
         assert simulation.now_seconds - sent_at_seconds == pytest.approx(
             TIMING.renew_deadline_seconds, abs=0.1
@@ -299,7 +299,7 @@ def test_work_that_does_not_stop_fails_the_election_and_keeps_the_lease(ending: 
             candidate.task.result()
         assert simulation.record is not None
         assert simulation.record.holder == "a"
-        assert not candidate.is_held()
+        assert not candidate.is_leading()
 
 
 def test_work_still_leads_while_it_stops() -> None:
@@ -308,10 +308,10 @@ def test_work_still_leads_while_it_stops() -> None:
         simulation.run(3)
         candidate.stop()
         simulation.run(0.8)
-        assert candidate.is_held()
+        assert candidate.is_leading()
         simulation.run(0.2)
         assert candidate.task.done()
-        assert not candidate.is_held()
+        assert not candidate.is_leading()
         assert simulation.record is not None
         assert simulation.record.holder == ""
 
@@ -324,7 +324,7 @@ def test_a_process_that_stands_still_while_its_work_ends_goes_on_as_a_candidate(
         candidate = simulation.add("a", work=partial(go_on, for_seconds=0.5, steps=5))
         simulation.run(3)
         simulation.network = Network(refused=1.0)
-        while candidate.is_held():
+        while candidate.is_leading():
             simulation.run(0.01)
         simulation.run(paused_after_seconds)
         candidate.pause()

@@ -88,3 +88,18 @@ def test_blocked_jobs_do_not_count_as_behind(
     figures = metrics.expose().decode()
     assert f'rrq_operator_oldest_due_age_seconds{{namespace="shop",pool="emails"}} {age}' in figures
     assert f'rrq_operator_blocked_jobs{{namespace="shop",pool="emails"}} {status["blocked"]}.0' in figures
+
+
+def test_each_figure_of_the_status_is_a_metric() -> None:
+    status = PoolStatus(
+        due=5, blocked=1, orphaned=2, due_soon=3, later=4, busy=6, desired_replicas=7, ready_replicas=8
+    )
+    metrics = Metrics()
+    metrics.readings["shop", "emails"] = PoolReading(status, Observation(0, {}))
+    lines = [line for line in metrics.expose().decode().splitlines() if 'pool="emails"' in line]
+    found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    figures = {
+        "due_jobs": 5, "blocked_jobs": 1, "orphaned_jobs": 2, "scheduled_jobs": 7, "busy_jobs": 6,
+        "desired_replicas": 7, "ready_replicas": 8,
+    }  # fmt: skip
+    assert found == {f"rrq_operator_{name}": value for name, value in figures.items()}

@@ -322,7 +322,7 @@ async def test_a_rate_that_allows_more_wakes_a_pool_without_workers(running: Ben
     await eventually(lambda: taker.due == 0)
     # As if the minute were over.
     await ask(store, "DEL", store.keys.rate_key("f:greet"))
-    await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
+    await ask(store, "ZADD", store.keys.blocked_scopes, 0, "f:greet")
     await eventually(lambda: taker.due == 1, message="the second is due again without any claim")
 
 

@@ -149,30 +149,53 @@ async def test_a_size_that_is_refused_is_a_condition_until_it_is_taken(desk: Des
     assert desk.conditions["ScalingActive"] == ("True", "Backlog")
 
 
+async def apply(desk: Desk, live: DeploymentObject, version: SecretVersion) -> DeploymentObject:
+    """Go one round with this Secret; returns what the watch then shows of the Deployment."""
+    desk.cluster_cache.deployments[KEY] = live
+    desk.controller.secret_version = version
+    desk.controller._objects._retry_at = 0.0  # as if the watch had caught up
+    await desk.look(due=None)
+    metadata, template = desk.cluster.metadata[-1], desk.cluster.templates[-1]
+    return replace(
+        live,
+        secret_shown=template["metadata"]["annotations"]["rrq.dev/redis-secret-version"],
+        secret_digest=metadata["annotations"].get("rrq.dev/redis-secret-digest", ""),
+    )
+
+
+async def test_operators_that_start_later_roll_no_pods_for_a_secret_that_was_made_anew(desk: Desk) -> None:
+    """The digest of the same bytes is another one: the uid of the Secret is its key."""
+    live = await apply(desk, desk.cluster_cache.deployments[KEY], SecretVersion("of 1", "1", "of 1"))
+    assert (live.secret_shown, live.secret_digest) == ("of 1", "")
+    made_anew = await apply(desk, live, SecretVersion("of 1", "2", "of 2"))
+    assert (made_anew.secret_shown, made_anew.secret_digest) == ("of 1", "of 2")
+    second = Desk()
+    started = await apply(second, made_anew, SecretVersion("of 2", "2", "of 2"))
+    assert (started.secret_shown, started.secret_digest) == ("of 1", "of 2")
+    again = await apply(second, started, SecretVersion("of 2", "3", "of 3"))
+    again = await apply(second, again, SecretVersion("of 2", "4", "of 3"))
+    assert (again.secret_shown, again.secret_digest) == ("of 1", "of 3")
+    third = await apply(Desk(), again, SecretVersion("of 3", "3", "of 3"))
+    assert (third.secret_shown, third.secret_digest) == ("of 1", "of 3")
+    changed = await apply(Desk(), third, SecretVersion("other bytes", "4", "other bytes"))
+    assert (changed.secret_shown, changed.secret_digest) == ("other bytes", "")
+
+
 async def test_an_operator_that_starts_after_an_upgrade_rolls_no_pods_when_the_secret_was_annotated(
     desk: Desk,
 ) -> None:
-    async def apply(desk: Desk, live: DeploymentObject, version: SecretVersion) -> DeploymentObject:
-        desk.cluster_cache.deployments[KEY] = live
-        desk.controller.secret_version = version
-        await desk.look(due=None)
-        metadata, template = desk.cluster.metadata[-1], desk.cluster.templates[-1]
-        return replace(
-            live,
-            secret_shown=template["metadata"]["annotations"]["rrq.dev/redis-secret-version"],
-            secret_digest=metadata["annotations"].get("rrq.dev/redis-secret-digest", ""),
-        )
-
     # The operator before the upgrade showed the resource version.
     upgraded = replace(desk.cluster_cache.deployments[KEY], secret_shown="7")
-    upgraded = await apply(desk, upgraded, SecretVersion("first", "7"))
-    annotated = await apply(Desk(), upgraded, SecretVersion("first", "8"))
+    upgraded = await apply(desk, upgraded, SecretVersion("first", "7", "first"))
+    annotated = await apply(Desk(), upgraded, SecretVersion("first", "8", "first"))
     assert annotated.secret_shown == "7"
-    again = await apply(Desk(), annotated, SecretVersion("first", "9"))
+    again = await apply(Desk(), annotated, SecretVersion("first", "9", "first"))
     assert again.secret_shown == "7"
-    changed = await apply(Desk(), again, SecretVersion("second", "10"))
+    changed = await apply(Desk(), again, SecretVersion("second", "10", "second"))
     assert (changed.secret_shown, changed.secret_digest) == ("second", "")
-    without_secret = await apply(Desk(), replace(again, secret_digest=""), SecretVersion("second", "10"))
+    without_secret = await apply(
+        Desk(), replace(again, secret_digest=""), SecretVersion("second", "10", "second")
+    )
     assert without_secret.secret_shown == "second"
 
 

@@ -23,6 +23,7 @@ class PastRun:
     has_succeeded: bool = True
     finished_at: float | None = NOON
     has_ttl: bool = False
+    lacks_functions: bool = False
 
     @property
     def name(self) -> str:
@@ -147,6 +148,15 @@ def test_the_pause_after_failures_grows_and_ends_with_a_success() -> None:
         waits.append(seconds)
     assert waits == [10, 20, 40, 80, 160, 300, 300]
     assert decide(failed(1), PastRun(2), due=1).start == 3
+
+
+def test_the_pause_after_runs_that_lacked_functions_and_ran_all_else_does_not_grow() -> None:
+    lacking = [PastRun(number, has_succeeded=False, lacks_functions=True) for number in range(3, 9)]
+    runs = (failed(1), failed(2), *lacking)
+    assert [decide(*runs, due=1, now=NOON + second).start for second in (9, 10)] == [None, 9]
+    # One more failure does not make up for them.
+    runs = (*runs, failed(9))
+    assert [decide(*runs, due=1, now=NOON + second).start for second in (19, 20)] == [None, 10]
 
 
 def test_finished_runs_beyond_those_kept_get_a_time_to_live() -> None:

@@ -185,7 +185,20 @@ def test_the_end_of_a_job_is_read() -> None:
     labels = LABELS | {"rrq.dev/run": "4"}
     parsed = parse_job({"metadata": metadata(labels=labels), "spec": {}, "status": {"conditions": [failed]}})
     assert (parsed.run, parsed.is_finished, parsed.has_succeeded) == (4, True, False)
-    assert parsed.message == "BackoffLimitExceeded"
+    assert (parsed.message, parsed.lacks_functions) == ("BackoffLimitExceeded", False)
+
+
+def test_a_job_that_failed_by_its_policy_lacks_functions() -> None:
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "lastTransitionTime": LATER,
+        "reason": "PodFailurePolicy",
+        "message": "Container worker for pod shop/emails-run-4-x failed with exit code 69 matching FailJob rule at index 2",
+    }
+    parsed = parse_job({"metadata": metadata(labels=LABELS), "spec": {}, "status": {"conditions": [failed]}})
+    assert (parsed.is_finished, parsed.has_succeeded, parsed.lacks_functions) == (True, False, True)
+    assert parsed.message.startswith("it ran all other jobs, but the image has no handler for some")
 
 
 # Pools

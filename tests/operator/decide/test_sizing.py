@@ -75,6 +75,21 @@ class Sized:
         return step
 
 
+def test_a_pool_that_stays_as_big_as_it_is_because_of_its_roll_out_says_so() -> None:
+    pods = [ready_pod("a"), PodObject("b", "pool-b", created_at=0.0, ready_at=None, has_started=False)]
+    given = SizingInput(["fast", "slow"], seen(fast=queue(due=1)), pods, 2, 0.0, is_rolling_out=True)
+    _, memory = decide_size(SPEC, given, SizingMemory())
+    given = replace(given, now_seconds=1.0)
+    step, _ = decide_size(SPEC, given, memory)
+    assert (step.replicas, step.decision.replicas) == (2, 1)
+    assert step.decision.words.endswith("shrinking from 2 to 1, when the roll-out is over")
+    # Not while Kubernetes has merely not noted yet what was asked for, and not where all can go.
+    for other in (replace(given, is_observed=False), replace(given, seen=seen())):
+        step, _ = decide_size(SPEC, other, memory)
+        assert step.decision.replicas < 2
+        assert "roll-out" not in step.decision.words
+
+
 # Demand
 
 

@@ -114,14 +114,25 @@ def test_jobs_that_may_not_start_are_counted_apart() -> None:
     assert not any(map(is_bad, status.conditions or ()))
 
 
+def test_a_redis_whose_clock_is_wrong_by_ages_has_a_status_all_the_same() -> None:
+    queues = {"default": replace(QUEUES["default"], oldest_due_age_seconds=253_402_300_799.0)}
+    status = build_replica_status(replace(SNAPSHOT, queues=queues), step(), DEPLOYMENT, None)
+    assert build_status_manifest(status)["oldestDueTime"] == "1970-01-01T00:00:00Z"
+
+
+def test_jobs_of_lost_workers_are_counted_over_all_queues() -> None:
+    queues = {name: replace(queue, orphaned=number) for number, (name, queue) in enumerate(QUEUES.items(), 2)}
+    status = build_replica_status(replace(SNAPSHOT, queues=queues), step(), DEPLOYMENT, None)
+    assert (status.due, status.orphaned) == (5, 5)
+
+
 def test_what_is_unknown_is_left_out() -> None:
     fault = Fault("Unreachable", "Redis cannot be read")
     snapshot = replace(SNAPSHOT, queues=None, queue_fault=fault)
     taken = replace(step(reason=Reason.QUEUE_UNREADABLE), workload=None)
     status = build_status_manifest(build_replica_status(snapshot, taken, DEPLOYMENT, None))
-    assert (
-        not {"due", "blocked", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds"} & status.keys()
-    )
+    figures = {"due", "blocked", "orphaned", "dueSoon", "later", "busy", "oldestDueTime", "startupSeconds"}
+    assert not figures & status.keys()
     conditions = conditions_of(snapshot, taken=taken)
     assert conditions["QueueReachable"].message == "Redis cannot be read"
     assert conditions["ScalingActive"].status == "False"

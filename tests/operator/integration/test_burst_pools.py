@@ -9,6 +9,7 @@ import pytest
 
 from burst_runs import QUEUE_KEY, build_burst, end_run, holds, is_over, living_pods, read_runs, under_way
 from fake_node import FakeNode, PodBehaviour
+from rrq_operator.decide.manifests import LACKS_FUNCTIONS_EXIT_CODE
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -207,6 +208,22 @@ async def test_a_failed_run_is_reported_and_retried_after_a_while(
     await end_run(desk, fake_node, 2)
     await eventually(lambda: desk.condition("Ready")[:2] == ("True", "Waiting"), 30, "it heals")
     assert desk.events("RunFailed") == [told], "the failure before the restart makes no second event"
+
+
+async def test_a_run_that_lacks_functions_is_reported_and_delays_no_other_job(
+    desk: PoolDesk, operator: RunningOperator, fake_node: FakeNode, client: RRQClient, redis_dsn: str
+) -> None:
+    fake_node.behave(PodBehaviour(runs_for_seconds=0.1, exit_code=LACKS_FUNCTIONS_EXIT_CODE))
+    await client.enqueue("greet")
+    desk.apply(build_burst(redis_dsn, backoffLimit=3))
+    told = await eventually(lambda: desk.events("RunFailed"), 60)
+    assert told[0].startswith("run 1 failed: it ran all other jobs, but the image has no handler for some")
+    # Each is followed by the next after ten seconds, and no pod was started again.
+    await eventually(lambda: len(read_runs(desk)) > 2, 60)
+    runs = read_runs(desk)
+    assert runs[1]["status"]["failed"] == 1
+    first, third = (datetime.fromisoformat(runs[run]["metadata"]["creationTimestamp"]) for run in (1, 3))
+    assert timedelta(seconds=18) <= third - first < timedelta(seconds=28)
 
 
 async def test_a_changed_spec_leaves_the_run_that_is_under_way_alone(

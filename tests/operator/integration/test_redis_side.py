@@ -193,15 +193,27 @@ async def test_a_rotated_password_reconnects_rolls_the_pods_and_is_never_shown(
     desk.add_secret("redis", url=url(old))
     await eventually(lambda: desk.condition("QueueReachable")[:2] == REACHABLE, 30, "the correction is found")
     client = RRQClient(RRQSettings(redis_dsn=url(old)))
-    await client.enqueue_many([JobRequest("greet") for _ in range(30)])
-    await client.close()
-    await eventually(lambda: desk.replicas() == 3, 30)
+    await client.enqueue_many([JobRequest("greet") for _ in range(20)])
+    await eventually(lambda: desk.replicas() == 2, 30)
 
     def read_version() -> str:
         template = desk.get("deployment", "emails")["spec"]["template"]
         return str(template["metadata"]["annotations"]["rrq.dev/redis-secret-version"])
 
     before = read_version()
+    desk.kubectl("delete", "secret", "redis")
+    desk.add_secret("redis", url=url(old))
+
+    def is_noted() -> bool:
+        return "rrq.dev/redis-secret-digest" in desk.get("deployment", "emails")["metadata"]["annotations"]
+
+    await eventually(is_noted, 30, "the operator has seen the Secret that was made anew")
+    operator.kill()
+    operator.start()
+    await client.enqueue_many([JobRequest("greet") for _ in range(10)])
+    await client.close()
+    await eventually(lambda: desk.replicas() == 3, 60, "the next operator sizes the pool")
+    await holds(lambda: read_version() == before, 4, "the same password rolls no pod")
     await admin.config_set("requirepass", new)
     await admin.client_kill_filter(_type="normal", skipme=True)
     await admin.client_kill_filter(_type="pubsub")

@@ -72,10 +72,22 @@ async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
     await producer.enqueue("note")
     pool = build_manifest(type="Job", job={"backoffLimit": 1}, worker={"settings": "shop.nowhere.settings"})
     local_mode = run_local(pool)
-    line = await local_mode.says("trying again")
+    line = await local_mode.says("retrying in")
     assert "Could not import settings object" in line
     await local_mode.says("the last run failed, the next starts at")
     assert local_mode.output().count("run 1 failed") == 2
+
+
+async def test_a_job_without_a_function_delays_no_job_that_comes_later(
+    run_local: Callable[..., LocalMode], producer: RRQClient
+) -> None:
+    await producer.enqueue("without_handler")
+    local_mode = run_local(build_manifest(type="Job", job={"lingerSeconds": 0, "backoffLimit": 3}))
+    line = await local_mode.says("run 1 lacks functions")
+    assert "has no handler for 'without_handler'" in line
+    await producer.enqueue("note")
+    await eventually(lambda: local_mode.ledger.count("effect") == 1, PATIENCE_SECONDS)
+    assert "retrying" not in local_mode.output()
 
 
 async def test_a_paused_run_waits_and_goes_on_when_the_pool_is_resumed(

@@ -53,8 +53,8 @@ def test_the_pool_decides_over_manifest_and_shell() -> None:
             ],
         }
     )
-    shell = {"COLOUR": "blue", "HOME": "/home/ada", "RRQ_POOL": "that/of-this-shell"}
-    environment = build_environment(parse_pool(manifest), HERE, "uid-1", "session-1", shell)
+    inherited = {"COLOUR": "blue", "HOME": "/home/ada", "RRQ_POOL": "that/of-this-shell"}
+    environment = build_environment(parse_pool(manifest), HERE, "uid-1", "session-1", inherited)
     assert environment == {
         "HOME": "/home/ada",
         "COLOUR": "red",

@@ -110,7 +110,7 @@ async def test_rated_jobs_are_demand_again_when_their_time_has_come(store: JobSt
     assert await demand() == 0
     # As if the minute were over.
     await ask(store, "DEL", store.keys.rate_key("f:greet"))
-    await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
+    await ask(store, "ZADD", store.keys.blocked_scopes, 0, "f:greet")
     assert await demand() == 2
 
 

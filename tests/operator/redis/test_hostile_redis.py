@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from statistics import median, quantiles
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from hostile_redis import (
     HostileRedis,
     always,
     build_observation,
+    differ,
     hostile_process,
 )
 from pool_group_bench import Bench
@@ -29,6 +31,7 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from hostile_redis import Answer
     from pool_group_bench import NoteTaker
     from rrq.store import JobStore
 
@@ -137,6 +140,74 @@ async def test_the_pools_of_a_redis_that_greets_with_nonsense_say_so(greeting: b
     async with HostileRedis(always(b":0\r\n"), greeting=greeting) as server, opened(server.url) as queues:
         with pytest.raises(QueueTrouble, match="an answer that makes no sense"):
             await queues.observe({"default": 0.0})
+
+
+def observe_as(now: int = 1_700_000_000_000, due: bytes = b":0", ended: int = 0) -> bytes:
+    """Return what a Redis with one queue and no workers says to an operator."""
+    queue = b"*7\r\n" + due + b"\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n"
+    return b"*7\r\n:%d\r\n*1\r\n" % now + queue + b"*0\r\n:0\r\n*0\r\n:%d\r\n:0\r\n" % ended
+
+
+NONSENSE = {
+    "a time that no clock shows": observe_as(now=2**62),
+    "a time before all clocks": observe_as(now=-(2**62)),
+    "a text for a number": observe_as(due=b"$4\r\nmany"),
+}
+
+
+@pytest.mark.parametrize("reply", NONSENSE.values(), ids=NONSENSE)
+async def test_an_observation_that_cannot_be_is_trouble_and_no_size(reply: bytes) -> None:
+    async with HostileRedis(always(reply)) as server, opened(server.url) as queues:
+        with pytest.raises(QueueTrouble, match="an answer that makes no sense"):
+            await queues.observe({"default": 0.0})
+
+
+#: What no Sentinel says of its services.
+ODD_SENTINELS = (
+    *(b":0\r\n", b"$-1\r\n", b"*1\r\n:1\r\n", b"*1\r\n*1\r\n:1\r\n", b"+x\r\n"),
+    b"*1\r\n*4\r\n$4\r\nport\r\n$1\r\nx\r\n$5\r\nflags\r\n:1\r\n",
+)
+
+
+def ask_as_sentinel(url: str) -> str:
+    return url.replace("redis://", "redis+sentinel://").replace("/0", "/shop/0")
+
+
+@pytest.mark.parametrize("reply", ODD_SENTINELS)
+async def test_the_pools_of_a_sentinel_that_makes_no_sense_say_so(reply: bytes) -> None:
+    async with HostileRedis(always(reply)) as server, opened(ask_as_sentinel(server.url)) as queues:
+        with pytest.raises(QueueTrouble, match="an answer that makes no sense") as caught:
+            await queues.observe({"default": 0.0})
+        assert caught.value.reason == "Unreachable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_sentinel"),
+    [
+        *((always(reply), False) for reply in NONSENSE.values()),
+        # Understood as an observation, and as the answer to nothing else that is asked after it.
+        (always(observe_as()), False),
+        (always(observe_as(ended=5)), False),
+        *((always(reply), True) for reply in ODD_SENTINELS),
+        (differ, False),
+        (differ, True),
+    ],
+)
+async def test_a_redis_that_talks_nonsense_fills_no_log(
+    answer: Answer, is_sentinel: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rrq_operator.control.pool_group._POLL_SECONDS", 0.05)
+    monkeypatch.setattr("rrq_operator.redis.queues._LONGEST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("rrq_operator.control.housekeeping._STRANGERS_SECONDS", 0.0)
+    async with HostileRedis(answer) as server:
+        bench = Bench(RedisIdentity(ask_as_sentinel(server.url) if is_sentinel else server.url, "rrq:"))
+        bench.group.housekeeping.cron_tables_seconds = 0.0
+        victim = bench.add("emails")
+        async with going_round(bench):
+            await eventually(lambda: len(victim.rounds) >= 15)
+    said = Counter(record.message for record in caplog.records)
+    assert set(said.values()) <= {1}, said
+    assert not [record.message for record in caplog.records if record.exc_info]
 
 
 async def test_as_many_workers_as_an_operator_lists_fit_into_its_limits() -> None:

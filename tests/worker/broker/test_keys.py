@@ -86,7 +86,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     keys, queue = shop.keys, "rrq:queue:default"
     seen: set[str] = set()
     worker = await start_worker(shop, "w", pod_uid="pod", queues=(queue,))
-    other = await start_worker(shop, "v", queues=(queue,))
+    other = await start_worker(shop, "v", pod_uid="pod", queues=(queue,))
     await worker.claim(wait_ms=60_000)
     await other.claim(wait_ms=60_000)
     await shop.set_drain("other-pod")
@@ -111,6 +111,7 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
     seen |= await seen_keys(shop)
     await shop.reap_workers(DeathCertificate(worker.identity, {"signal": 9}))
     await other.claim(1)
+    seen |= await seen_keys(shop)
     await end_lease(shop, "v")
     await let_the_fleet_beat(shop)
     await shop.reap_workers()
@@ -143,15 +144,15 @@ async def test_every_key_of_a_whole_life_has_the_name_that_keys_py_gives(shop: J
         keys.guard, keys.counters, keys.cron_last, keys.cron_tables, keys.cron_table_key(table.group),
         keys.dlq_key("default"), keys.wake_key("default"), keys.waiting_key("default"), keys.worker_key("w"),
         keys.health_key("w"), keys.active_jobs_key("w"), keys.cancel_key("w"), keys.control_key("w"),
-        keys.events_key("done"), keys.job_lock_key("done"), keys.unique_lock_key("key-done"), keys.parked_key("f:greet"),
+        keys.events_key("done"), keys.job_lock_key("done"), keys.unique_lock_key("key-done"), keys.blocked_key("f:greet"),
         keys.rate_key("f:other"), keys.slots_key("q:default"), keys.batch_pending_key("b"), keys.idempotency_key("i"),
-        keys.debounce_key("d"), keys.job_key("bad") + ":unreadable",
+        keys.debounce_key("d"), keys.suspect_key("pod"), keys.job_key("bad") + ":unreadable",
     }  # fmt: skip
     assert left_behind <= seen
     expected = left_behind | {
         keys.leases, keys.active_queues, keys.active_workers, keys.monitor_stream, keys.queue_key("default"),
         keys.drain_key("other-pod"), keys.last_process_key("k"), keys.recent, keys.audit, keys.limits,
-        keys.limit_overrides, keys.pauses, keys.parked, keys.rate_key("q:default"), keys.batch_key("b"),
+        keys.limit_overrides, keys.pauses, keys.blocked_scopes, keys.rate_key("q:default"), keys.batch_key("b"),
         *(keys.stats_key(tick_ms // 60_000 + minutes) for minutes in (-1, 0, 1)), keys.unique_lock_key("cron:tick"),
         # Throttles that nobody but a script reads.
         *(f"{SHOP}notified:{keys.queue_key(name)}" for name in ("elsewhere", "default")),

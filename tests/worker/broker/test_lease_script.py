@@ -103,7 +103,7 @@ async def test_renewal_names_no_time_at_which_a_sweep_would_still_be_put_off(
 
 
 @pytest.mark.parametrize("noticed_by", ["beat", "sweep", "claim"])
-async def test_leases_that_a_foreign_hand_took_cost_the_living_nothing_and_the_dead_their_jobs(
+async def test_leases_that_another_program_took_cost_the_living_nothing_and_the_dead_their_jobs(
     store: JobStore, worker: SteppedWorker, noticed_by: str
 ) -> None:
     dead = await start_worker(store, "dead")

@@ -205,7 +205,7 @@ async def test_limits_are_declared_again_to_a_redis_that_came_back_empty(
         own_redis.restart()
         jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 3)
         await eventually(
-            lambda: store.redis.zcard(store.keys.parked_key("f:wait_at_gate")), 10, "nobody waits"
+            lambda: store.redis.zcard(store.keys.blocked_key("f:wait_at_gate")), 10, "nobody waits"
         )
         # The others are blocked by the claim, before the one that it took has begun.
         await eventually(lambda: runs.waiting, 10, "the one with the slot did not start")
@@ -327,7 +327,7 @@ async def test_a_worker_that_loses_its_connection_while_it_waits_for_work_is_bac
     assert waited == [min(1.5, settings.lease_renewal_seconds / 2)]
 
 
-async def test_a_worker_with_no_free_slot_weathers_an_outage_like_any_other(
+async def test_a_worker_with_no_free_slot_survives_an_outage_like_any_other(
     own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = quick(own_redis.dsn, worker_concurrency=1)

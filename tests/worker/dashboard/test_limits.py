@@ -50,6 +50,22 @@ def test_at_the_total_limit_the_owner_of_the_most_items_loses_one() -> None:
     assert len(places) == 4
 
 
+def test_when_all_places_are_taken_the_client_of_the_most_gives_way_however_many_owners_it_has() -> None:
+    places = Quota[str](4, 100, lambda _: 0)
+    places.take("admin", "a", client="office")
+    left = [places.take(f"session {number}", f"stream {number}", client="greedy") for number in range(6)]
+    assert left == [None, None, None, "stream 0", "stream 1", "stream 2"]
+    assert places.take("admin", "b", client="office") == "stream 3"
+    assert len(places) == 4
+
+
+def test_the_owner_with_the_most_places_of_its_client_gives_way() -> None:
+    places = Quota[str](4, 100, lambda _: 0)
+    for owner, name in (("anna", "a"), ("omar", "b"), ("omar", "c"), ("ines", "d")):
+        places.take(owner, name, client="office")
+    assert places.take("ines", "e", client="elsewhere") == "b"
+
+
 def test_an_item_without_a_rank_stays_and_the_lowest_rank_leaves_first() -> None:
     ranks = {"answering": None, "stream": 1, "unfinished": 0, "new": 0}
     places = Quota[str](100, 3, ranks.get)
@@ -244,8 +260,28 @@ async def test_the_streams_of_one_viewer_do_not_lock_out_others(
             stream.close()
 
 
-async def _open_stream(browser: Browser) -> aiohttp.ClientResponse:
-    stream = await browser.session.get(f"{browser.url}/api/live")
+async def test_one_client_behind_a_proxy_ends_no_stream_of_others_with_many_sessions(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rrq.dashboard.streams.MOST_STREAMS", 6)
+    greedy, office = {"X-Forwarded-For": "192.0.2.1"}, {"X-Forwarded-For": "192.0.2.2"}
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(serve_dashboard(store, **TOKENS, proxy_from=["127.0.0.1"]))
+        await admin.sign_in()
+        watched = [await _open_stream(admin, **office) for _ in range(2)]
+        streams = list(watched)
+        for _ in range(12):
+            viewer = await stack.enter_async_context(browse(admin.url))
+            await viewer.sign_in(VIEW_TOKEN)
+            streams.append(await _open_stream(viewer, **greedy))
+        assert not any([await _has_ended(stream) for stream in watched])
+        assert await _has_ended(streams[2])
+        for stream in streams:
+            stream.close()
+
+
+async def _open_stream(browser: Browser, **headers: str) -> aiohttp.ClientResponse:
+    stream = await browser.session.get(f"{browser.url}/api/live", headers=headers)
     assert stream.status == 200
     return stream
 

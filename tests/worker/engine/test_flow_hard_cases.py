@@ -48,7 +48,7 @@ async def worker(store: JobStore) -> SteppedWorker:
 
 
 async def parked(store: JobStore, scope: str = "f:greet") -> list[str]:
-    return [entry.decode() for entry in await ask(store, "ZRANGE", store.keys.parked_key(scope), 0, -1)]
+    return [entry.decode() for entry in await ask(store, "ZRANGE", store.keys.blocked_key(scope), 0, -1)]
 
 
 async def slots(store: JobStore, scope: str = "f:greet") -> list[str]:
@@ -56,7 +56,7 @@ async def slots(store: JobStore, scope: str = "f:greet") -> list[str]:
 
 
 async def look_now(store: JobStore, scope: str = "f:greet") -> None:
-    await ask(store, "ZADD", store.keys.parked, 0, scope)
+    await ask(store, "ZADD", store.keys.blocked_scopes, 0, scope)
 
 
 # Rates, and clocks that jump
@@ -195,7 +195,7 @@ async def test_an_outcome_is_stored_whatever_the_list_of_blocked_scopes_contains
     await store.set_limit(GREET, Limit(concurrency=1))
     await enqueue(store, "1", "2")
     first = (await worker.take(10))[0]
-    await ask(store, "SET", store.keys.parked, "text")
+    await ask(store, "SET", store.keys.blocked_scopes, "text")
     assert await worker.finish(done(first)) == [Verdict.STORED]
     assert ids(await worker.take(10)) == ["2"]
 
@@ -434,7 +434,7 @@ async def test_blocked_jobs_are_found_when_the_list_of_scopes_is_lost(
     await enqueue(store, "1", "2")
     await store.set_pause(GREET, "paused")
     await worker.take(10)
-    await ask(store, "DEL", store.keys.parked)
+    await ask(store, "DEL", store.keys.blocked_scopes)
     await store.set_pause(GREET, None)
     assert ids(await worker.take(10)) == ["1", "2"]
 

@@ -41,7 +41,7 @@ async def worker(store: JobStore) -> SteppedWorker:
 
 
 async def parked(store: JobStore, scope: str = "f:greet") -> list[str]:
-    return [entry.decode() for entry in await ask(store, "ZRANGE", store.keys.parked_key(scope), 0, -1)]
+    return [entry.decode() for entry in await ask(store, "ZRANGE", store.keys.blocked_key(scope), 0, -1)]
 
 
 async def slots(store: JobStore, scope: str = "f:greet") -> int:
@@ -65,7 +65,7 @@ async def test_blocked_jobs_do_not_slow_a_claim(store: JobStore, worker: Stepped
         await enqueue(store, *(f"blocked-{number}" for number in range(start, start + 500)))
     while (await worker.claim(10)).more_due:
         pass
-    assert await ask(store, "ZCARD", store.keys.parked_key("f:greet")) == 1500
+    assert await ask(store, "ZCARD", store.keys.blocked_key("f:greet")) == 1500
     await enqueue(store, "free", function_name="other")
     before = await _script_commands(store)
     assert ids(await worker.take(10)) == ["free"]
@@ -130,7 +130,7 @@ async def _let_a_minute_pass(store: JobStore) -> None:
     rate = store.keys.rate_key("f:greet")
     for start in await ask(store, "ZRANGE", rate, 0, -1):
         await ask(store, "ZINCRBY", rate, -60_000, start)
-    await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
+    await ask(store, "ZADD", store.keys.blocked_scopes, 0, "f:greet")
 
 
 async def test_a_bucket_gives_its_burst_and_then_fills_evenly(store: JobStore, worker: SteppedWorker) -> None:
@@ -139,7 +139,7 @@ async def test_a_bucket_gives_its_burst_and_then_fills_evenly(store: JobStore, w
     assert len(await worker.take(10)) == 3
     bucket = store.keys.rate_key("f:greet")
     await ask(store, "HSET", bucket, "at_ms", await now_ms(store) - 20_000)
-    await ask(store, "ZADD", store.keys.parked, 0, "f:greet")
+    await ask(store, "ZADD", store.keys.blocked_scopes, 0, "f:greet")
     assert ids(await worker.take(10)) == ["4", "5"]
 
 

@@ -10,7 +10,11 @@ import pytest
 from queue_steps import (
     SteppedWorker,
     ask,
+    back,
+    cancelled,
+    dead,
     dead_letters,
+    done,
     end_lease,
     enqueue,
     ids,
@@ -20,6 +24,7 @@ from queue_steps import (
     now_ms,
     retry,
     start_worker,
+    unknown_function,
 )
 from rrq.broker.messages import DeathCertificate
 from waiting import eventually
@@ -27,6 +32,7 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from rrq.messages import ClaimedJob, Outcome
     from rrq.store import JobStore
 
 
@@ -85,7 +91,129 @@ async def test_job_that_loses_its_worker_too_often_runs_alone_and_is_dead_letter
     ]
 
 
-async def test_suspect_that_is_lost_together_with_other_jobs_is_not_dead_lettered(store: JobStore) -> None:
+async def start_pod(store: JobStore, uid: str = "pod") -> tuple[SteppedWorker, SteppedWorker]:
+    """Two processes of one pod."""
+    first = await start_worker(store, f"{uid}-first", pod_uid=uid)
+    return first, await start_worker(store, f"{uid}-second", pod_uid=uid)
+
+
+async def certify_all(store: JobStore, *workers: SteppedWorker) -> None:
+    """The kubelet reports how the container ended."""
+    for worker in workers:
+        cause = {"exit_code": 137, "reason": "OOMKilled"}
+        await store.reap_workers(DeathCertificate(worker.identity, cause))
+
+
+async def certify_unseen(store: JobStore, *workers: SteppedWorker) -> None:
+    """The next container of the pod reports that the one before it has ended."""
+    for worker in workers:
+        await store.reap_workers(DeathCertificate(worker.identity, is_explained=False))
+
+
+async def run_pods(
+    store: JobStore, times: int, end_pod: Callable[..., Awaitable[None]], *, is_busy: bool = False
+) -> list[str]:
+    """Run so many pods, one after the other, each ended by the job "killer" if it has that; returns what was done."""
+    finished: list[str] = []
+    for number in range(times):
+        pod = await start_pod(store, f"pod-{number}")
+        if is_busy:
+            await enqueue(store, f"neighbour-{number}")
+        taken = [(worker, job) for worker in pod for job in await worker.take(1)]
+        if "killer" in ids([job for _, job in taken]):
+            # One after the other, and not together.
+            await ask(store, "HDEL", store.keys.guard, "lost_ms")
+            await end_pod(store, *pod)
+            continue
+        for worker, job in taken:
+            await worker.finish(done(job))
+            finished += ids([job])
+    return finished
+
+
+@pytest.mark.parametrize("end_pod", [lose, certify_all, certify_unseen])
+async def test_job_that_ends_its_pod_takes_no_neighbour_in_another_process_to_the_dead_letters(
+    store: JobStore, end_pod: Callable[..., Awaitable[None]]
+) -> None:
+    await enqueue(store, "killer", "innocent")
+    assert await run_pods(store, 15, end_pod) == ["innocent"]
+    assert await dead_letters(store) == ["killer"]
+
+
+@pytest.mark.parametrize("end_pod", [lose, certify_unseen])
+@pytest.mark.parametrize("innocent", ["a", "z"])
+async def test_job_that_lost_its_machines_before_is_not_taken_for_the_killer_of_its_pod(
+    store: JobStore, end_pod: Callable[..., Awaitable[None]], innocent: str
+) -> None:
+    """While the other is no suspect yet, both run in one pod."""
+    await enqueue(store, innocent)
+    await lose_times(store, store.settings.worker_lost_limit)
+    await enqueue(store, "killer")
+    assert await run_pods(store, 15, end_pod) == [innocent]
+    assert await dead_letters(store) == ["killer"]
+
+
+async def test_job_that_ends_pods_whose_other_processes_are_busy_is_dead_lettered_in_the_end(
+    store: JobStore,
+) -> None:
+    store.settings.worker_lost_limit = 2
+    await enqueue(store, "killer")
+    await run_pods(store, 8, lose, is_busy=True)
+    assert await dead_letters(store) == ["killer"]
+    (what, *_) = (await job_fields(store, "killer"))["last_error"].splitlines()
+    assert "was lost 5 times" in what
+    assert "the last time the job ran as the only suspect of its pod" in what
+
+
+async def enqueue_suspects(store: JobStore, *job_ids: str) -> None:
+    await enqueue(store, *job_ids)
+    for job_id in job_ids:
+        await ask(store, "HSET", store.keys.job_key(job_id), "suspect", "1")
+
+
+async def test_one_process_of_a_pod_runs_a_suspect_while_the_others_run_other_jobs(store: JobStore) -> None:
+    await enqueue_suspects(store, "1", "2", "3")
+    first, second = await start_pod(store)
+    elsewhere, in_no_pod = await start_worker(store, "elsewhere", pod_uid="other"), await start_worker(store)
+    assert ids(await first.take(5)) == ["1"]
+    claim = await second.claim(5)
+    assert (claim.jobs, claim.make_room_for) == ([], [])
+    assert (await second.claim(1, job_ids=["2"])).jobs == []
+    await enqueue(store, "usual")
+    assert ids(await second.take(5)) == ["usual"]
+    assert ids(await elsewhere.take(5)) == ["2"]
+    assert ids(await in_no_pod.take(5)) == ["3"]
+
+
+@pytest.mark.parametrize("outcome", [done, retry, dead, cancelled, back, unknown_function, None])
+async def test_next_suspect_of_a_pod_starts_when_the_one_before_has_ended(
+    store: JobStore, outcome: Callable[[ClaimedJob], Outcome] | None
+) -> None:
+    await enqueue_suspects(store, "1", "2")
+    first, second = await start_pod(store)
+    job = await first.take_one()
+    assert await second.take() == []
+    if outcome is None:
+        await certify_all(store, first)
+    else:
+        await first.finish(outcome(job))
+    assert len((await second.claim(1, job_ids=["2"])).jobs) == 1
+
+
+async def test_suspect_that_is_lost_out_of_its_place_is_not_dead_lettered(store: JobStore) -> None:
+    """Redis has forgotten who took the place, and may have given it to another suspect."""
+    store.settings.worker_lost_limit = 1
+    await enqueue(store, "1")
+    for number in range(4):
+        worker = await start_worker(store, f"worker-{number}", pod_uid="pod")
+        assert len(await worker.take()) == 1
+        await ask(store, "DEL", store.keys.suspect_key("pod"))
+        await lose(store, worker)
+    assert await dead_letters(store) == []
+    assert await losses_of(store, "1") == 4
+
+
+async def test_suspect_that_is_lost_in_company_is_not_dead_lettered(store: JobStore) -> None:
     store.settings.worker_lost_limit = 1
     await enqueue(store, "1", "2")
     for number in range(4):
@@ -289,3 +417,19 @@ async def test_unreadable_values_keep_no_job_from_being_requeued(store: JobStore
     await lose_times(store, 1, first=2)
     assert await dead_letters(store) == ["1"]
     assert "worker-2" in (await job_fields(store, "1"))["last_error"]
+
+
+@pytest.mark.parametrize("command", ["SET", "HSET"])
+async def test_what_another_program_wrote_into_the_place_for_suspects_is_no_suspect(
+    store: JobStore, command: str
+) -> None:
+    await enqueue_suspects(store, "1")
+    worker = await start_worker(store, pod_uid="pod")
+    key = store.keys.suspect_key("pod")
+    await ask(store, *({"SET": ("SET", key, "x"), "HSET": ("HSET", key, "attempt", "x")}[command]))
+    assert ids(await worker.take()) == ["1"]
+    assert (
+        await ask(store, "HGET", key, "attempt")
+        == f"{(await job_fields(store, '1'))['attempt_token']} 1".encode()
+    )
+    assert 0 < await ask(store, "TTL", key) <= 360

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +93,24 @@ async def test_job_whose_function_no_worker_has_in_time_is_dead_lettered(
     assert await dead_letters(store) == [job.id]
     fields = await job_fields(store, job.id)
     assert (fields["last_error"], fields["current_retries"]) == (NO_HANDLER, "1")
+
+
+async def test_log_warns_of_each_missing_function_once_and_names_the_job(
+    client: RRQClient, settings: RRQSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "rrq.engine.failures")
+    jobs = [*await enqueue_some(client, "new", count=3), *await enqueue_some(client, "newer")]
+    with pytest.raises(BurstFailed):
+        await run_burst(settings, registry_of("old"))
+    logged = [
+        record
+        for record in caplog.records
+        if record.message == "job put off, this worker has no handler for its function"
+    ]
+    assert {vars(record)["job_id"] for record in logged} == {job.id for job in jobs}
+    warned = [vars(record)["function"] for record in logged if record.levelno == logging.WARNING]
+    assert sorted(warned) == ["new", "newer"]
+    assert {record.levelno for record in logged} == {logging.WARNING, logging.DEBUG}
 
 
 async def test_burst_runs_all_other_jobs_and_fails_with_the_names_of_the_missing_functions(

@@ -106,17 +106,27 @@ async def test_of_a_hundred_running_jobs_only_the_one_that_kills_its_process_is_
     await assert_nothing_in_hand(store)
 
 
+@pytest.mark.parametrize(("processes", "concurrency"), [(1, 5), (2, 1)])
 async def test_a_job_that_kills_its_whole_pod_is_dead_lettered_and_its_neighbour_is_not(
-    make_pod: Callable[..., Pod], client: RRQClient
+    make_pod: Callable[..., Pod], client: RRQClient, processes: int, concurrency: int
 ) -> None:
     store, limit = client.job_store, 1
     [killer] = await enqueue_some(client, "kill_pod", 2)
-    [neighbour] = await enqueue_some(client, "linger_first", 60.0)
-    quick = {"worker_lease_seconds": 1.5, "worker_lost_limit": limit}
-    for _ in range(limit + 1):
-        pod = make_pod("--num-workers", "1", **quick)
+    [neighbour] = await enqueue_some(client, "note", 3.0)
+
+    def start_pod(number: int) -> Pod:
+        return make_pod(
+            *("--num-workers", str(processes)),
+            environment={"RRQ_POD_UID": f"pod-{number}"},
+            worker_concurrency=concurrency,
+            worker_lease_seconds=1.5,
+            worker_lost_limit=limit,
+        )
+
+    for number in range(limit + 1):
+        pod = start_pod(number)
         await eventually(lambda: pod.process.poll() is not None, 60, "the pod was not killed")  # noqa: B023
-    await make_pod("--num-workers", "1", **quick).is_up()
+    await start_pod(limit + 1).is_up()
 
     async def is_dead() -> bool:
         return (await job_fields(store, killer.id)).get("status") == "FAILED"

@@ -42,6 +42,9 @@ REDIS_ERRORS = (RedisError, OSError)
 #: After these it is unknown whether the call took effect.
 LOST_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, OSError)
 
+#: What reading an answer may raise that no Redis gives: of other types or lengths, or numbers that cannot be.
+NONSENSE = (AttributeError, LookupError, TypeError, ValueError, OverflowError)
+
 
 # How an error begins when Redis takes no writes for now: demoted, out of memory, unable to persist, without replicas.
 # Redis 6.2 writes it behind a hyphen in the middle of the message, and behind the line of a script that raised it.

@@ -16,21 +16,19 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from rrq.broker.connection import LOST_REPLY_ERRORS, is_refused_login, mask_dsn, single_node_pool
+from rrq.broker.connection import LOST_REPLY_ERRORS, NONSENSE, is_refused_login, mask_dsn, single_node_pool
 from rrq.broker.redis_cluster import MOST_REDIRECTS, MOST_UNREACHABLE, Address, SlotRoute, describe_cluster
 from rrq.runtime.masking import clean_foreign_text
 from rrq.settings import RRQSettings
 
-__all__ = ["NO_SENSE", "Connector", "lost_by_no_sense"]
+__all__ = ["Connector", "lost_by_nonsense"]
 
 T = TypeVar("T")
 
 _NO_RETRY = Retry(NoBackoff(), 0)
-#: What reading a reply raises that answers another question.
-NO_SENSE = (AttributeError, LookupError, TypeError, ValueError)
 
 
-def lost_by_no_sense(error: Exception) -> RedisConnectionError:
+def lost_by_nonsense(error: Exception) -> RedisConnectionError:
     """Return the error for a reply that could not be read: its connection cannot be trusted any more."""
     return RedisConnectionError(
         f"Redis gave an answer that makes no sense, perhaps to another question ({clean_foreign_text(str(error))}). "
@@ -135,8 +133,8 @@ class Connector:
 def _read(reply: Any, read: Callable[[Any], T]) -> T:
     try:
         return read(reply)
-    except NO_SENSE as error:
-        raise lost_by_no_sense(error) from error
+    except NONSENSE as error:
+        raise lost_by_nonsense(error) from error
 
 
 async def _log_in(connection: Any) -> None:
@@ -147,7 +145,14 @@ async def _log_in(connection: Any) -> None:
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
-    await connection.connect()
+    try:
+        await connection.connect()
+    except NONSENSE as error:
+        # redis-py does not check the reply of a Sentinel, nor whether a host name can be one.
+        raise RedisConnectionError(
+            f"The connection to Redis could not be opened ({clean_foreign_text(str(error))}). If a Sentinel named its "
+            "address, that Sentinel gave an answer that makes no sense."
+        ) from error
     if task is not None and task.cancelling() > before:
         await connection.disconnect(nowait=True)
         raise asyncio.CancelledError

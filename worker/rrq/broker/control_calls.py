@@ -100,7 +100,7 @@ class ControlCalls(RedisAccess):
             call("HGETALL", keys.pauses),
             call("HGETALL", keys.limits),
             call("HGETALL", keys.limit_overrides),
-            call("ZRANGE", keys.parked, 0, _MOST_SCOPES - 1),
+            call("ZRANGE", keys.blocked_scopes, 0, _MOST_SCOPES - 1),
         )
         known_declared, known_overrides = _parse_limits(declared), _parse_limits(overrides)
         known_limits = known_declared | known_overrides
@@ -109,7 +109,7 @@ class ControlCalls(RedisAccess):
         }
         scopes = decode_all(blocked_scopes)
         limited = [_scope_of(target) for target in known_limits]
-        blocked = await self._count_all("ZCARD", keys.parked_key, scopes)
+        blocked = await self._count_all("ZCARD", keys.blocked_key, scopes)
         slots = await self._count_all("SCARD", keys.slots_key, dict.fromkeys([*limited, *scopes]))
         overridden = frozenset(known_overrides)
         return FlowState(known_pauses, known_limits, overridden, blocked, slots, known_declared)
@@ -123,8 +123,8 @@ class ControlCalls(RedisAccess):
     async def cancel_where(self, chosen: JobFilter, actor: str = "", *, only_count: bool = False) -> int:
         """Cancel the waiting jobs that fit, blocked ones too; returns how many. Running jobs go on."""
         queue_key = self.keys.queue_key(chosen.queue)
-        scopes = decode_all(await self.connection.call("ZRANGE", self.keys.parked, 0, -1))
-        places = [(queue_key, ""), *((self.keys.parked_key(scope), queue_key) for scope in scopes)]
+        scopes = decode_all(await self.connection.call("ZRANGE", self.keys.blocked_scopes, 0, -1))
+        places = [(queue_key, ""), *((self.keys.blocked_key(scope), queue_key) for scope in scopes)]
         until: int | str = "+inf"
         if chosen.due_for_seconds is not None:
             until = await self._read_now_ms() - int(chosen.due_for_seconds * 1000)

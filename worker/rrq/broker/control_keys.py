@@ -25,7 +25,7 @@ class ControlKeys:
         """
         return f"{self.prefix}slots:{scope}"
 
-    def parked_key(self, scope: str) -> str:
+    def blocked_key(self, scope: str) -> str:
         """Sorted set of jobs that a pause or a limit blocks, scored by when they were due.
 
         Lives while one of them waits.
@@ -144,8 +144,8 @@ class ControlKeys:
         return f"{self.prefix}limits:override"
 
     @cached_property
-    def parked(self) -> str:
-        """Sorted set of the scopes that have a ``parked_key``, scored by when to look at them again in ms.
+    def blocked_scopes(self) -> str:
+        """Sorted set of the scopes that have a ``blocked_key``, scored by when to look at them again in ms.
 
         Lives while a job is blocked.
         """

@@ -1,6 +1,6 @@
 """Cron in Redis: ticks that fire once in the fleet, and the tables of entries that workers publish.
 
-Which entry is due is decided in ``cron.py``; the form of a table is told by ``cron_table.py``.
+Which entry is due is decided in ``cron.py``; ``cron_table.py`` defines the form of a table.
 """
 
 import asyncio

@@ -105,6 +105,13 @@ class Keys(ControlKeys):
         """
         return f"{self.prefix}drain:{pod_uid}"
 
+    def suspect_key(self, pod_uid: str) -> str:
+        """Hash naming the suspect that a worker of that pod has claimed last; a pod runs one suspect at a time.
+
+        Lives for as long as the processing lock of that job may.
+        """
+        return f"{self.prefix}suspect:{pod_uid}"
+
     def wake_key(self, queue_name: str) -> str:
         """List of wake-up tokens on which idle workers of a queue block.
 

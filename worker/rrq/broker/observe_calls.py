@@ -35,6 +35,8 @@ ADMITTED_PER_CALL = 1_000
 #: Far more queues than a worker serves.
 _MOST_NAMES = 1_000
 _LONGEST_NAMES_BYTES = 256 * 1024
+# The year 10000, which Python cannot write.
+_END_OF_CALENDAR_MS = 253_402_300_800_000
 _MOST_POOLS_PER_CALL = 500
 _MOST_DECISIONS = 500
 _KEEP_DECISIONS_SECONDS = 7 * 86_400
@@ -62,6 +64,8 @@ class ObserveCalls(RedisAccess):
 
         def read(reply: Any) -> Observation:
             now_ms, queues, workers, is_controlled, paused, ended_leases, has_more_orphans = reply
+            if not 0 <= now_ms < _END_OF_CALENDAR_MS:
+                raise ValueError(f"no clock shows {now_ms} ms")
             return Observation(
                 now_ms,
                 {
@@ -72,7 +76,7 @@ class ObserveCalls(RedisAccess):
                 {decode(row[0]): _read_worker(row) for row in workers},
                 bool(is_controlled),
                 frozenset(decode_all(paused)),
-                ended_leases,
+                int(ended_leases),
                 bool(has_more_orphans),
             )
 
@@ -186,13 +190,13 @@ class ObserveCalls(RedisAccess):
 def _read_queue(figures: Sequence[int], now_ms: int) -> QueueObservation:
     due, soon, later, oldest_ms, next_ms, blocked, orphaned = figures
     return QueueObservation(
-        due,
-        soon,
-        later,
+        int(due),
+        int(soon),
+        int(later),
         None if oldest_ms < 0 else max(0, now_ms - oldest_ms) / 1000,
         None if next_ms < 0 else next_ms,
-        blocked,
-        orphaned,
+        int(blocked),
+        int(orphaned),
     )
 
 
@@ -203,14 +207,14 @@ def _read_worker(row: Any) -> WorkerObservation:
     return WorkerObservation(
         decode(worker_id),
         decode(pod_uid),
-        busy,
-        capacity,
+        int(busy),
+        int(capacity),
         bool(draining),
         _read_names(queues),
-        lease_ends_ms,
+        int(lease_ends_ms),
         decode(incarnation),
         None if registered_ms < 0 else registered_ms,
-        ended,
+        int(ended),
     )
 
 

@@ -21,8 +21,8 @@ from redis.exceptions import ClusterDownError, MovedError, NoScriptError, RedisE
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from rrq.broker.connection import LOST_REPLY_ERRORS, REDIS_ERRORS, is_read_only
-from rrq.broker.connector import NO_SENSE, Connector, lost_by_no_sense
+from rrq.broker.connection import LOST_REPLY_ERRORS, NONSENSE, REDIS_ERRORS, is_read_only
+from rrq.broker.connector import Connector, lost_by_nonsense
 from rrq.broker.redis_cluster import MOST_REDIRECTS, REFUSALS, Address, ClusterClient, SlotRoute, gate
 from rrq.broker.scripts import Script, load_script
 from rrq.broker.server_risks import SlotPlace
@@ -214,8 +214,8 @@ class PipelinedConnection:
                 return reply
             try:
                 return read(reply)
-            except NO_SENSE as error:
-                raise lost_by_no_sense(error) from error
+            except NONSENSE as error:
+                raise lost_by_nonsense(error) from error
         except REFUSALS as refusal:
             if self._route is not None and self._link is link:
                 self._look_elsewhere(self._route, link, refusal)

@@ -84,7 +84,7 @@ class Callers:
         """Return whose limits a request counts against: a session, a user of the proxy, or an address."""
         caller = self._decide(request)
         if caller is None or caller.actor == ANONYMOUS:
-            return self._find_client(request)
+            return self.find_client(request)
         return f"session {caller.session.id}" if caller.session is not None else f"user {caller.actor}"
 
     def _decide(self, request: web.Request) -> Caller | None:
@@ -96,7 +96,8 @@ class Callers:
         )
         return decide_caller(self._policy, self._key, evidence, time(), self._ended_sessions)
 
-    def _find_client(self, request: web.Request) -> str:
+    def find_client(self, request: web.Request) -> str:
+        """Return the address that a request comes from, seen through trusted proxies."""
         return find_client(self._policy, _peer(request), request.headers.getall("X-Forwarded-For", []))
 
     # Requests
@@ -122,7 +123,7 @@ class Callers:
         denial = decide_origin(_write_evidence(request))
         if denial is not None:
             return refuse(denial)
-        client = self._find_client(request)
+        client = self.find_client(request)
         order = await read_order(request, SIGN_IN_BYTES)
         # Nothing is awaited from here on, so that parallel guesses are compared and counted one by one.
         now = monotonic()

@@ -94,7 +94,7 @@ class JobLists:
             for scope in scopes:
                 size = flow.blocked[scope]
                 if offset < size and len(found) < limit:
-                    key = store.keys.parked_key(scope)
+                    key = store.keys.blocked_key(scope)
                     last = offset + limit - len(found) - 1
                     members: Any = await store.redis.zrange(key, offset, last, withscores=True)
                     found += [

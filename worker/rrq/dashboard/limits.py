@@ -1,7 +1,7 @@
 """How much of the server one client may use. Pure.
 
-At the limit for all clients the newest request is admitted, and the client that uses the most loses one, so that no client
-can lock out another.
+At a limit for all clients the newest gets a place, and the client that holds the most loses one, however many sessions it
+has made: so no client can lock out another.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ _MOST_GUESSERS: Final = 10_000
 
 
 class Quota(Generic[T]):
-    """Bounds the number of items, for all owners together and for each owner.
+    """A bounded number of places, counted by owner, and by the client that each was taken from.
 
     ``rank_of`` decides which item leaves first: the one with the lowest rank, among equals the oldest. An item without a
     rank stays.
@@ -33,28 +33,33 @@ class Quota(Generic[T]):
         self._most = most
         self._most_per_owner = most_per_owner
         self._rank_of = rank_of
-        self._items: dict[str, dict[T, None]] = {}
+        #: By owner each item with its client.
+        self._items: dict[str, dict[T, str]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._items.values()))
 
-    def take(self, owner: str, item: T, *, may_have_all: bool = False) -> T | None:
-        """Add an item; return the item that must leave for it, which is the new one if no other may leave."""
+    def take(self, owner: str, item: T, *, client: str = "", may_have_all: bool = False) -> T | None:
+        """Give a place to an item; return the one that gives way, which is the item itself if no other may.
+
+        Without a ``client`` the owner is one.
+        """
         own = self._items.setdefault(owner, {})
-        own[item] = None
-        owners: list[str] = []
+        own[item] = client or owner
+        rivals: list[tuple[str, list[T]]] = []
         if len(own) > self._most_per_owner and not may_have_all:
-            owners = [owner]
+            rivals = [(owner, list(own))]
         elif len(self) > self._most:
-            owners = sorted(self._items, key=lambda name: -len(self._items[name]))
-        if not owners:
+            rivals = self._sort_by_greed()
+        if not rivals:
             return None
-        leaving = next((found for name in owners if (found := self._choose(name, item)) is not None), None)
-        if leaving is None:
-            self.free(owner, item)
-            return item
-        self.free(*leaving)
-        return leaving[1]
+        for rival, items in rivals:
+            leaving = self._choose([other for other in items if other is not item])
+            if leaving is not None:
+                self.free(rival, leaving)
+                return leaving
+        self.free(owner, item)
+        return item
 
     def free(self, owner: str, item: T) -> None:
         """Remove an item, if it is still there."""
@@ -63,10 +68,20 @@ class Quota(Generic[T]):
         if not own:
             self._items.pop(owner, None)
 
-    def _choose(self, owner: str, newcomer: T) -> tuple[str, T] | None:
-        ranks = [(rank, item) for item in self._items[owner] if (rank := self._rank_of(item)) is not None]
-        others = [(rank, item) for rank, item in ranks if item is not newcomer]
-        return (owner, min(others, key=lambda entry: entry[0])[1]) if others else None
+    def _sort_by_greed(self) -> list[tuple[str, list[T]]]:
+        """Return what each owner holds, the client with the most places first, and of that the owner with the most."""
+        shares: dict[str, dict[str, list[T]]] = {}
+        for owner, own in self._items.items():
+            for item, client in own.items():
+                shares.setdefault(client, {}).setdefault(owner, []).append(item)
+        clients = sorted(shares.values(), key=lambda owners: -sum(map(len, owners.values())))
+        return [
+            share for owners in clients for share in sorted(owners.items(), key=lambda share: -len(share[1]))
+        ]
+
+    def _choose(self, items: list[T]) -> T | None:
+        ranks = [(rank, item) for item in items if (rank := self._rank_of(item)) is not None]
+        return min(ranks, key=lambda entry: entry[0])[1] if ranks else None
 
 
 class WrongTokens:

@@ -102,7 +102,7 @@ class Dashboard:
             return
         connection, owner = find_connection(request), self._callers.name_owner(request)
         # Before the first await, after which any number of requests could have started.
-        leaving = self._requests.take(owner, connection)
+        leaving = self._requests.take(owner, connection, client=self._callers.find_client(request))
         if leaving is not None and leaving is not connection:
             leaving.abort()
         try:

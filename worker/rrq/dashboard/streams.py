@@ -30,7 +30,7 @@ class LiveStreams:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         connection, owner = find_connection(request), self._callers.name_owner(request)
-        leaving = self._quota.take(owner, connection)
+        leaving = self._quota.take(owner, connection, client=self._callers.find_client(request))
         if leaving is not None:
             # Its page connects again after a moment; the newest stream is never refused in favour of older ones.
             leaving.abort()

@@ -6,7 +6,7 @@ from time import monotonic
 from rrq.broker.messages import Claim, ClaimCode
 from rrq.engine.executor import Executor
 from rrq.engine.host import Host
-from rrq.exc import BurstFailed
+from rrq.exc import BurstFailed, FunctionsMissing
 
 
 class BurstStep(Enum):
@@ -76,11 +76,11 @@ class Burst:
         return not (seen.has_more_orphans or any(queue.orphaned for queue in seen.queues.values()))
 
     def _check_no_function_was_missing(self) -> None:
-        """Raise BurstFailed where a burst leaves jobs behind that it could not run."""
+        """Raise FunctionsMissing where a burst leaves jobs behind that it could not run."""
         missing = self._executor.failures.missing_functions
         if missing:
             names = ", ".join(map(repr, sorted(missing)))
-            raise BurstFailed(
+            raise FunctionsMissing(
                 f"This burst ran all other jobs, but it has no handler for {names}. It put off the jobs of these "
                 "functions. Register them, or correct the names where the jobs are enqueued, and run the burst again."
             )

@@ -93,8 +93,8 @@ class Consumer:
         self, count: int, queues: Sequence[str], wait_ms: int, job_ids: Sequence[str]
     ) -> tuple[Claim, float]:
         """Return the answer to a claim and the monotonic time at which it was sent."""
-        worker, registration, wire = self._worker, self._registration, self._worker.job_store.connection
-        if registration.needs_reconcile or not registration.is_registered or not wire.is_open:
+        worker, registration, connection = self._worker, self._registration, self._worker.job_store.connection
+        if registration.needs_reconcile or not registration.is_registered or not connection.is_open:
             await registration.agree()
         self._claims_sent += 1
         request = ClaimRequest(

@@ -7,7 +7,7 @@ decided in ``burst.py``.
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import Any
 
@@ -36,6 +36,9 @@ _LONGEST_RETRY_SECONDS = 1.0
 # A waiting worker is counted as waiting a little longer than it blocks, because the answer to its
 # claim has to reach it first.
 _WAIT_MARGIN_SECONDS = 0.5
+# In a roll-out an old worker claims deferred jobs this much later than the others, or its empty hands would win each race
+# for the jobs that it has to defer again.
+_SECONDS_BEHIND_OTHERS = 0.2
 
 
 class Poller:
@@ -48,12 +51,14 @@ class Poller:
         registration: Registration,
         consumer: Consumer,
         burst: Burst,
+        missing_functions: Collection[str],
     ) -> None:
         self._worker = worker
         self._book = book
         self._registration = registration
         self._consumer = consumer
         self._burst = burst
+        self._missing_functions = missing_functions
         # Made once and not per job; it is made anew when an application replaces the semaphore.
         self._clean_up = functools.partial(worker._task_cleanup, semaphore=worker._semaphore)
         self._empty_polls = 0
@@ -261,7 +266,8 @@ class Poller:
         """Sleep until a job may have come: a wake-up, the next due time, or the next poll."""
         delay = self._next_delay_seconds
         if claim is not None and claim.next_due_ms is not None:
-            delay = min(delay, max(0.001, (claim.next_due_ms - claim.now_ms) / 1000))
+            until_due = max(0.001, (claim.next_due_ms - claim.now_ms) / 1000)
+            delay = min(delay, until_due + (_SECONDS_BEHIND_OTHERS if self._missing_functions else 0))
         if claim is None or claim.code is not ClaimCode.ANSWERED:
             # A worker that may not claim must not take wake-ups from those that may.
             await self.pause(delay)

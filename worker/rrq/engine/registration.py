@@ -94,7 +94,7 @@ class Registration:
                 raise
 
     async def _register(self) -> None:
-        worker, wire = self._worker, self._worker.job_store.connection
+        worker, connection = self._worker, self._worker.job_store.connection
         self._loop_monitor.note_turn()
         tasks = {attempt.task for attempt in self._book if attempt.task is not None}
         if tasks:
@@ -112,9 +112,9 @@ class Registration:
                 )
             worker.worker_id = build_worker_id()
         self.is_registered = True
-        wire.on_connect = self.note_reconnect
+        connection.on_connect = self.note_reconnect
         # A claim that follows its slot to another node would reach it before the list of what is in hand.
-        wire.resends_refused = False
+        connection.resends_refused = False
         if not self.lease.is_running:
             self.lease.start()
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: kept in a registry until somebody asks for them.
+"""Metrics for Prometheus: kept in a registry until a scrape reads them.
 
 No port is opened here: that is for the process, which may have other things to show on it.
 """

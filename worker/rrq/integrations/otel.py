@@ -78,7 +78,7 @@ class OtelTelemetry(Telemetry):
         if function_name:
             attributes["rrq.job.function"] = function_name
         # Named after the function and not, as for plain messages, after the queue: a view in which
-        # every line says "process default" helps nobody.
+        # every line says "process default" helps no reader.
         name = f"enqueue {function_name}" if function_name else "enqueue batch"
         span = self._tracer.start_span(name, kind=trace.SpanKind.PRODUCER, attributes=attributes)
         return _OtelEnqueueSpan(span)

@@ -16,7 +16,7 @@ from rrq.broker.messages import Claim, Outcome, Verdict
 from rrq.engine.attempts import Attempt
 from rrq.engine.lease import Lease
 from rrq.engine.observer import Figures
-from rrq.exc import BurstFailed, SettingsError
+from rrq.exc import BurstFailed, FunctionsMissing, SettingsError
 from rrq.pod.channel import (
     BeatAnswer,
     ChildEnd,
@@ -30,7 +30,7 @@ from rrq.pod.channel import (
     Retire,
 )
 from rrq.pod.orphan import OrphanWatch
-from rrq.pod.plan import EX_TEMPFAIL, ChildPlan
+from rrq.pod.plan import EX_TEMPFAIL, EX_UNAVAILABLE, ChildPlan
 from rrq.process import run_tuned
 from rrq.registry import JobRegistry
 from rrq.runtime.logs import configure_logging
@@ -133,7 +133,7 @@ class Link:
             await self._worker.run()
         except BurstFailed as error:
             logger.error("burst failed", extra={"error": str(error), "worker_id": self._worker.worker_id})
-            self.exit_code = 1
+            self.exit_code = EX_UNAVAILABLE if isinstance(error, FunctionsMissing) else 1
         if self._worker.burst and self.exit_code == 0 and not self._worker.is_burst_over:
             self.exit_code = EX_TEMPFAIL
         # Sent before the event loop closes: a handler that ignores its cancellation delays that until the supervisor

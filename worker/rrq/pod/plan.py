@@ -10,6 +10,8 @@ from rrq.runtime.logs import LogFormat
 
 #: Exit code of a burst that was stopped before its queues were empty: not done, but not an error.
 EX_TEMPFAIL = 75
+#: Exit code of a burst that ran all jobs but those without a handler here: another run would meet them again.
+EX_UNAVAILABLE = 69
 #: After the grace period a child has a second to cancel its jobs, and 0.2 s to report it. Then it is killed, so that the
 #: pod ends within two seconds of the grace period.
 KILL_AFTER_GRACE_SECONDS = 1.2

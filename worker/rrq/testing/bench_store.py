@@ -13,7 +13,7 @@ from rrq.testing.clock import Clock
 
 T = TypeVar("T")
 
-# Expiries are counted by the clock of the server, which nobody can set: each key is given that much less time.
+# Expiries are counted by the clock of the server, which a bench cannot set: each key is given that much less time.
 # ARGV  1 milliseconds that have passed   2… keys of the living, who renew them in time
 _SHORTEN = """
 local spared = {}

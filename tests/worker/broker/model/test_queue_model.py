@@ -22,6 +22,7 @@ from paired_fleet import PairedFleet
 from paired_queue import QUEUES, Wish, build_settings
 from queue_machine import QueueMachine
 from rrq.broker.messages import OutcomeKind
+from rrq.broker.scripts import load_script
 from rrq.flow import JobFilter, Limit
 
 if TYPE_CHECKING:
@@ -73,14 +74,18 @@ BROKEN_SCRIPTS = {
         "code, lowest = 3, '(' .. digits(restarted_ms)",
         "code = 3",
     ),
-    "a crash in company is blamed": ("reap_workers", "if other_jobs > 0 or count_up", "if count_up"),
-    "a loss in company is blamed": ("reap_workers", "or loss.other_jobs > 0 then", "then"),
+    "a crash in company is blamed": (
+        "reap_workers",
+        "local was_alone = other_jobs == 0 and",
+        "local was_alone =",
+    ),
+    "a loss in company is blamed": ("reap_workers", "or other_jobs > 0 or not had_place", "or not had_place"),
     "a job that takes its worker along is tried for ever": (
         "reap_workers",
-        "if losses == lost_limit or",
+        "if losses == limit or",
         "if true or",
     ),
-    "an announced end is blamed": ("reap_workers", "seen[1] == redis.call('ZSCORE', leases, id)", "false"),
+    "an announced end is blamed": ("reap_workers", "lease_end and seen[1] == lease_end", "false"),
     "a job without its function comes back at once": (
         "finish_jobs",
         "now_ms + math.floor(delay_ms)",
@@ -90,6 +95,26 @@ BROKEN_SCRIPTS = {
         "finish_jobs",
         "local retries = count_attempt(job)\n  forget_troubles(job)",
         "local retries = count_attempt(job)",
+    ),
+    "two suspects run in one pod": (
+        "claim_jobs",
+        "if suspects().is_place_taken(pod_uid, worker_id) then return false end",
+        "",
+    ),
+    "a loss out of the place for suspects is blamed": (
+        "reap_workers",
+        "or other_jobs > 0 or not had_place",
+        "or other_jobs > 0",
+    ),
+    "a loss in company of the rest of the pod is blamed": (
+        "reap_workers",
+        "if had_company and losses <= 2 * limit then return false end",
+        "",
+    ),
+    "who lost jobs before the suspect is forgotten": (
+        "reap_workers",
+        "if not had_place then suspects().note_company(pod_uid, worker_id) end",
+        "",
     ),
     "jobs are taken that a suspect would have to wait for": ("claim_jobs", "wanted = #jobs\n    end", "end"),
     "an expiry outlives its job": (
@@ -106,12 +131,12 @@ BROKEN_SCRIPTS = {
         "if seen[11] then give_up_slots(id, job, seen[11]) end",
         "",
     ),
-    "nobody comes in when one has ended": ("finish_jobs", "is one.\nlet_others_in()", "is one."),
+    "nobody comes in when one has ended": ("finish_jobs", "is one.\nunblock_others()", "is one."),
     "a parked job is forgotten": ("finish_jobs", "redis.call('ZADD', queue, 'NX', score, id)", ""),
     "a parked job stays queued": ("claim_jobs", "redis.call('ZREM', queue, id)\n  local own", "local own"),
     "nobody looks at what is parked": (
         "claim_jobs",
-        "sure('ZADD', PARKED, 'LT', digits(look_ms), scope)",
+        "call_or_repair('ZADD', PARKED, 'LT', digits(look_ms), scope)",
         "",
     ),
     "what is parked outlives its limit": ("set_control", "  flow().admit_parked(100, MOST_LET_IN)\n", ""),
@@ -202,6 +227,11 @@ def test_the_model_plays_every_script() -> None:
         assert redis.scripts_run == every_script - {"publish_pools"}
 
 
+def test_each_promise_that_can_be_broken_is_still_in_its_script() -> None:
+    for name, promise, _ in BROKEN_SCRIPTS.values():
+        assert load_script(name).source.count(promise) == 1, f"{name} no longer reads like {promise!r}"
+
+
 @pytest.mark.skipif(
     not GIVEN_EXAMPLES, reason="MODEL_EXAMPLES asks for it: it tries the model, not the scripts"
 )
@@ -212,12 +242,10 @@ def test_the_model_notices_that(broken: str) -> None:
     def break_script(script: Script) -> Script:
         if script.name != name:
             return script
-        assert script.source.count(promise) == 1, f"{name} no longer reads like that; break it another way"
         return replace(script, source=script.source.replace(promise, nothing))
 
-    with pytest.raises(AssertionError) as noticed:
+    with pytest.raises(AssertionError):
         _run_examples(break_script)
-    assert "break it another way" not in str(noticed.value)
 
 
 def _run_examples(alter: Callable[[Script], Script], portion: int | None = None) -> None:

@@ -1,7 +1,7 @@
 -- admit_jobs: put every due job where it belongs: in its queue if it may start, parked if it may not.
 -- needs: context, wake, flow
 -- Claims do the same on their way. This is for a fleet of no workers: jobs that may not run ask for no pod, and those
--- whose time has come must be seen without anybody claiming.
+-- whose time has come must be seen although no worker claims.
 -- KEYS     the queues
 -- ARGV     1 key prefix   2 most entries to look at in each queue
 -- Returns  {jobs parked, jobs that came back, then per queue: -1, or if there is more behind those looked at, how many
@@ -13,7 +13,7 @@ if not is_controlled() then
   return nothing
 end
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
-sure('ZREM', prefix .. 'parked', '')
+call_or_repair('ZREM', prefix .. 'parked', '')
 local _, back = flow().admit_parked(100, most)
 
 local parked, reply = 0, {0, back}

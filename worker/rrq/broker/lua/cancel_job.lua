@@ -3,8 +3,8 @@
 -- The first of finish and cancel wins: a mark that is there when the finish comes turns it into a
 -- cancellation; a finish that came first leaves nothing to cancel.
 -- ARGV     1 key prefix   2 job id
--- Returns  {code, status}: 1 cancelled while queued   2 its worker was told   0 no such job
---          -1 it has ended already   -2 it runs on a worker that cannot be told (RRQ 0.7)
+-- Returns  {code, status}: 1 cancelled while queued   2 its worker gets the message   0 no such job
+--          -1 it has ended already   -2 it runs on a worker that takes no messages (RRQ 0.7)
 local id = ARGV[2]
 local job = prefix .. 'job:' .. id
 local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'queue_name', 'attempt_token',
@@ -21,14 +21,14 @@ if redis.pcall('ZREM', home_queue(nil, seen[3]), id) == 1
   return {1, status}
 end
 if status == 'ACTIVE' then
-  if not worker_id or not sure('ZSCORE', prefix .. 'active:jobs:' .. worker_id, id) then
+  if not worker_id or not call_or_repair('ZSCORE', prefix .. 'active:jobs:' .. worker_id, id) then
     return {-2, status}
   end
   redis.call('HSET', job, 'cancel_requested', '1')
   local cancel, control = prefix .. 'cancel:' .. worker_id, prefix .. 'control:' .. worker_id
-  sure('SADD', cancel, id)
+  call_or_repair('SADD', cancel, id)
   redis.call('EXPIRE', cancel, 86400)
-  sure('RPUSH', control, 'cancel')
+  call_or_repair('RPUSH', control, 'cancel')
   redis.call('LTRIM', control, -10, -1)
   redis.call('EXPIRE', control, 60)
   return {2, status}

@@ -1,5 +1,5 @@
--- claim_jobs: hand due jobs to one worker, each to nobody else.
--- needs: context, wake, flow, enqueue, batch, settle, minute, claimed_fields
+-- claim_jobs: hand due jobs to one worker, each to no other.
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, minute, claimed_fields
 -- Lock first, remove second: an 0.7 worker writes a retry as "add to queue, then drop the lock", and
 -- a claim that removed first would lose the job in between.
 -- KEYS     1 leases   2 active set of the worker   3 worker record   4 guard   5 drain flag of its pod
@@ -22,6 +22,7 @@ local wanted, lock_ttl_ms, wait_ms = tonumber(ARGV[5]), tonumber(ARGV[8]), tonum
 local default_timeout_s, extension_s = tonumber(ARGV[6]), tonumber(ARGV[7])
 local dlq, dlq_ttl_s = ARGV[10], tonumber(ARGV[11])
 local pool, weights = ARGV[12], ARGV[13]
+local pod_uid = string.sub(drain, #prefix + #'drain:' + 1)
 local FIRST_QUEUE, FIRST_ID = 6, 14
 local MAX_MS = 2 ^ 52
 
@@ -48,26 +49,26 @@ local function note_next(due_ms)
 end
 
 if incarnation ~= '' then
-  local lease_ends_ms = tonumber(sure('ZSCORE', leases, worker_id) or '')
+  local lease_ends_ms = tonumber(call_or_repair('ZSCORE', leases, worker_id) or '')
   if not lease_ends_ms or lease_ends_ms <= now_ms
     or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return answer(0) end
   if is_draining then return answer(2) end
-  local not_before_ms = tonumber(sure('HGET', guard, 'claim_not_before_ms') or '')
+  local not_before_ms = tonumber(call_or_repair('HGET', guard, 'claim_not_before_ms') or '')
   if not_before_ms and now_ms < not_before_ms then
     next_due_ms = not_before_ms
     local restarted_ms = tonumber(redis.call('HGET', guard, 'restarted_ms') or '')
-    -- A job that was not due then is nobody's. But forgotten claims have left their slots, and a limit must hold.
+    -- No worker had a job that was not due then. But forgotten claims have left their slots, and a limit must hold.
     if is_named or is_limited or not restarted_ms then return answer(3) end
     code, lowest = 3, '(' .. digits(restarted_ms)
   end
-  if is_limited and pool ~= '' and flow().is_held('pool:' .. pool) then return answer(4) end
+  if is_limited and pool ~= '' and flow().is_paused('pool:' .. pool) then return answer(4) end
 end
 
 -- The worker is awake. This is also the first write, and one that Redis allows when it is out of
 -- memory: after it the writes below are allowed too, so that a full Redis can still be drained.
 for q = FIRST_QUEUE, #KEYS do
   local waiting = prefix .. 'waiting:' .. KEYS[q]
-  if sure('ZREM', waiting, worker_id) == 1 and redis.call('EXISTS', waiting) == 0 then
+  if call_or_repair('ZREM', waiting, worker_id) == 1 and redis.call('EXISTS', waiting) == 0 then
     redis.call('DEL', prefix .. 'wake:' .. KEYS[q])
   end
 end
@@ -81,9 +82,9 @@ local function take_lock(id, ttl_ms)
   local lock = prefix .. 'lock:job:' .. id
   if redis.call('SET', lock, worker_id, 'NX', 'PX', ttl_ms) then return true end
   local holder = redis.pcall('GET', lock)
-  if type(holder) == 'string' and (sure('ZSCORE', leases, holder)
+  if type(holder) == 'string' and (call_or_repair('ZSCORE', leases, holder)
     or redis.call('EXISTS', prefix .. 'health:worker:' .. holder) == 1
-    or sure('ZSCORE', prefix .. 'active:jobs:' .. holder, id)) then return false end
+    or call_or_repair('ZSCORE', prefix .. 'active:jobs:' .. holder, id)) then return false end
   redis.call('SET', lock, worker_id, 'PX', ttl_ms)
   return true
 end
@@ -96,12 +97,12 @@ local function room_of(q)
   return room
 end
 
--- What most calls do without, made by the first that asks for it: every function costs each call that defines it.
-local rarely
-local function rare()
-  if rarely then return rarely end
+-- Functions that most calls do not need, made on first use: every function costs each call that defines it.
+local special_functions
+local function special()
+  if special_functions then return special_functions end
   -- Have this worker come back for a suspect with empty hands. False when another one, alive, was asked to and still
-  -- has time. Whoever was asked claims nothing but the suspect, by its id, until that is gone from the queue; so it
+  -- has time. A worker that was asked claims nothing but the suspect, by its id, until that has left the queue; so it
   -- waits no longer than the longest job of the first one asked. Others may be free sooner and are asked too, but the
   -- fleet must not stand still where all jobs are long: the time between doubles.
   local function reserve(id, job)
@@ -111,9 +112,9 @@ local function rare()
     local by, until_ms, since_ms = reserved[1], tonumber(reserved[2] or '') or 0, tonumber(reserved[3] or '')
     if not (by and since_ms and since_ms <= now_ms) then since_ms = now_ms end
     local patience_ms = math.max(RESERVED_MS, math.min(now_ms - since_ms, MOST_RESERVED_MS))
-    -- Nobody reserves for longer; a time beyond would keep the job from everyone.
+    -- No worker reserves for longer; a time beyond would keep the job from all of them.
     local is_reserved = by and until_ms > now_ms and until_ms <= now_ms + patience_ms
-      and (tonumber(sure('ZSCORE', leases, by) or '') or 0) > now_ms
+      and (tonumber(call_or_repair('ZSCORE', leases, by) or '') or 0) > now_ms
     if is_reserved and by ~= worker_id then return false end
     if not is_reserved then
       redis.call('HSET', job, 'reserved_by', worker_id, 'reserved_until_ms', digits(now_ms + patience_ms),
@@ -127,7 +128,9 @@ local function rare()
   local function may_take_suspect(id, job, score)
     -- Who comes for it by its id may be late: meanwhile it may have failed, and be due again only later.
     if (tonumber(score) or MAX_MS) > now_ms then return false end
-    if #jobs == 0 and sure('ZCARD', active) == 0 then return true end
+    -- Nor does it help to make room while a suspect runs in another process of this pod.
+    if suspects().is_place_taken(pod_uid, worker_id) then return false end
+    if #jobs == 0 and call_or_repair('ZCARD', active) == 0 then return true end
     if is_named then
       make_room_for[#make_room_for + 1] = id
     elseif reserve(id, job) then
@@ -190,9 +193,9 @@ local function rare()
     return shares
   end
 
-  rarely = {may_take_suspect = may_take_suspect, reserve_neighbours = reserve_neighbours, set_aside = set_aside,
-    shares_by_weight = shares_by_weight}
-  return rarely
+  special_functions = {may_take_suspect = may_take_suspect, reserve_neighbours = reserve_neighbours,
+    set_aside = set_aside, shares_by_weight = shares_by_weight}
+  return special_functions
 end
 
 -- Try one id. Returns 'taken' or 'alone', 'gone' (to be dropped from the queue), 'parked' (no longer in it) or 'left'
@@ -201,7 +204,7 @@ local function try_claim(id, score, q, taken)
   local job = prefix .. 'job:' .. id
   local fields = redis.pcall('HMGET', job, unpack(FIELDS_READ))
   if fields.err then
-    rare().set_aside(id, job, redis.call('TYPE', job).ok)
+    special().set_aside(id, job, redis.call('TYPE', job).ok)
     return 'gone'
   end
   -- One field in the place of another that only this script looks at: a field that is not there is searched for the
@@ -231,7 +234,7 @@ local function try_claim(id, score, q, taken)
     end
   end
   local is_suspect = fields[SUSPECT_FIELD]
-  if is_suspect and not rare().may_take_suspect(id, job, score) then return 'left' end
+  if is_suspect and not special().may_take_suspect(id, job, score) then return 'left' end
   local timeout = fields[TIMEOUT_FIELD]
   local ttl_ms = ttl_ms_by_timeout[timeout]
   if not ttl_ms then
@@ -256,9 +259,12 @@ local function try_claim(id, score, q, taken)
       redis.call('HSET', job, 'status', 'ACTIVE', 'start_time', start_iso, 'worker_id', worker_id,
         'attempt_token', token, 'claimed_queue', KEYS[q], 'claimed_score', score)
     end
-    -- Whoever sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
+    -- Every script that sets an expiry writes completion_time with it, and 0.7 leaves both on an id used again.
     if completed then redis.call('PERSIST', job) end
-    if is_suspect then redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms') end
+    if is_suspect then
+      suspects().take_place(pod_uid, id, token, ttl_ms)
+      redis.call('HDEL', job, 'reserved_by', 'reserved_until_ms', 'reserved_since_ms')
+    end
     taken[#taken + 1] = start_s
     taken[#taken + 1] = id
   end
@@ -277,10 +283,10 @@ local function claim_page(page, q, most)
     if verdict == 'alone' then wanted = #jobs end
   end
   if #taken > 0 then
-    local held = sure('ZCARD', active)
+    local in_hand = call_or_repair('ZCARD', active)
     -- Up to 128 short members Redis keeps a set as a list, and searches all of it for every change.
     -- One long member, there for a moment, has it kept as a tree from the start.
-    local long_member = #taken > 32 and held == 0 and string.rep('-', 65)
+    local long_member = #taken > 32 and in_hand == 0 and string.rep('-', 65)
     if long_member then redis.call('ZADD', active, 0, long_member) end
     redis.call('ZADD', active, unpack(taken))
     if long_member then redis.call('ZREM', active, long_member) end
@@ -289,7 +295,7 @@ local function claim_page(page, q, most)
     -- Not so a registered worker, whose death would then be noticed only when its longest lock ends.
     if incarnation == '' then
       local how = redis.call('EXISTS', record) == 1 and 'NX' or 'GT'
-      sure('ZADD', leases, how, now_ms + lock_ttl_ms, worker_id)
+      call_or_repair('ZADD', leases, how, now_ms + lock_ttl_ms, worker_id)
     end
   end
   -- Last, so that whatever fails above leaves the jobs queued.
@@ -322,7 +328,7 @@ local function claim_due(q, share)
     if #page < size * 2 and passed_on == passed_on_before then break end
   end
   skipped_in[q] = skipped
-  if #make_room_for > 0 then rare().reserve_neighbours(KEYS[q], skipped) end
+  if #make_room_for > 0 then special().reserve_neighbours(KEYS[q], skipped) end
 end
 
 -- Jobs whose time has come while they were parked are in their queues before these are looked at.
@@ -355,7 +361,7 @@ else
     for q = FIRST_QUEUE, #KEYS do
       if is_readable(q) then readable[#readable + 1] = q end
     end
-    local shares = #readable > 1 and rare().shares_by_weight(readable)
+    local shares = #readable > 1 and special().shares_by_weight(readable)
     for _, q in ipairs(shares and readable or {}) do claim_due(q, shares[q]) end
   end
   -- In order; with weights, what the shares could not be filled with.
@@ -405,11 +411,11 @@ while first <= #jobs do
   until not job or job[2] ~= position
   local name = short_name(KEYS[FIRST_QUEUE + position - 1])
   local started_field, wait_field, longest_field = name .. '|started', name .. '|wait_ms', name .. '|wait_max_ms'
-  local so_far = sure('HMGET', MINUTE, started_field, wait_field, longest_field)
+  local so_far = call_or_repair('HMGET', MINUTE, started_field, wait_field, longest_field)
   local is_first = not so_far[1]
   for n = 1, 3 do
     local number = tonumber(so_far[n] or '')
-    -- A foreign hand may have written anything; what is no number starts anew.
+    -- Another program may have written anything; what is no number starts anew.
     so_far[n] = number and number < 2 ^ 52 and number or 0
   end
   redis.call('HSET', MINUTE, started_field, so_far[1] + last - first,

@@ -1,6 +1,6 @@
 -- enqueue_jobs: store new jobs and queue them, a whole batch in one atomic step.
 -- needs: context, wake, flow, enqueue, batch
--- An id that is used again is a new job: whoever still runs the old one is fenced by the new token.
+-- An id that is used again is a new job: the new token fences a worker that still runs the old one.
 -- KEYS     the queues, each once
 -- ARGV     1 key prefix   2 token of this call   3 unique lock TTL (s)
 --          then per job the fourteen arguments that shared/enqueue.lua names

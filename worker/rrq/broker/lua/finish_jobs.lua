@@ -27,7 +27,7 @@ for at = FIRST, #ARGV - 1, FIELDS_PER_JOB do
 end
 local holders = redis.call('MGET', unpack(locks))
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
-sure('ZREM', active, '')
+call_or_repair('ZREM', active, '')
 
 local completed_iso = iso(now_us, '+00:00')
 local counted, free_locks, ended, recent = {}, {}, {}, {}
@@ -147,7 +147,7 @@ for n = 1, #ids do replies[n] = finish(n, FIRST + (n - 1) * FIELDS_PER_JOB) end
 if #ended > 0 then redis.call('ZREM', active, unpack(ended)) end
 if #free_locks > 0 then redis.call('DEL', unpack(free_locks)) end
 -- After the entries that slots stand for, so that a slot found stale is one.
-let_others_in()
+unblock_others()
 local ended_here = 0
 for outcome, number in pairs(counted) do
   count(counters, outcome, number)
@@ -155,7 +155,7 @@ for outcome, number in pairs(counted) do
   ended_here = ended_here + number
 end
 note_recent(recent)
--- How fast a worker is, for whoever sizes a pool. Only where it is registered: nothing would expire the rest.
+-- How fast a worker is, for the operator that sizes pools. Only where it is registered, as no other record expires.
 local record = prefix .. 'workers:info:' .. worker_id
 if ended_here > 0 and redis.call('EXISTS', record) == 1 then redis.pcall('HINCRBY', record, 'ended', ended_here) end
 return replies

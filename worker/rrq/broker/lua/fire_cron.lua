@@ -8,8 +8,8 @@
 --          -5 its function is disabled
 local last, queue, digest, tick_ms = KEYS[1], KEYS[2], ARGV[4], tonumber(ARGV[5])
 local FIRST = 5
-local fired_ms = tonumber(sure('HGET', last, digest) or '')
--- A tick of the day after tomorrow has not fired, whoever says so; it would silence the entry for good.
+local fired_ms = tonumber(call_or_repair('HGET', last, digest) or '')
+-- A tick of the day after tomorrow cannot have fired, whatever Redis says; it would silence the entry for good.
 if fired_ms and fired_ms < now_ms + 86400000 and tick_ms <= fired_ms then return -2 end
 if tick_ms > now_ms then return -3 end
 local refusal = wrong_queue({queue})

@@ -6,8 +6,8 @@
 local last, settled = KEYS[1], {}
 local seen_ms = math.min(now_ms, tonumber(ARGV[2]))
 for i = 3, #ARGV do
-  local held = sure('HGET', last, ARGV[i]) or ''
-  local at_ms = tonumber(string.match(held, '^seen (%d+)$') or held)
+  local stored = call_or_repair('HGET', last, ARGV[i]) or ''
+  local at_ms = tonumber(string.match(stored, '^seen (%d+)$') or stored)
   -- As in fire_cron, a time after tomorrow is nonsense. The comparison also fails for what is no number.
   if not (at_ms and at_ms >= 0 and at_ms < now_ms + 86400000) then
     at_ms = seen_ms

@@ -12,7 +12,7 @@
 local leases, most_workers = KEYS[1], tonumber(ARGV[2])
 local MAX_MS = 2 ^ 52
 
--- Scores reach from -inf to +inf, and a foreign hand writes what it likes; an integer reply does not take it all.
+-- Scores reach from -inf to +inf, and another program may write any text; an integer reply does not take it all.
 local function whole(text, default)
   local number = tonumber(text or '')
   if not number or number ~= number then return default end
@@ -24,9 +24,9 @@ local function score_ms(entry) return whole(entry[2], -1) end
 local has_control = is_controlled()
 
 -- What a pause or a limit of the queue keeps from starting; jobs that a limit of their function keeps are parked.
-local function count_held(queue, due)
+local function count_blocked(queue, due)
   local name = short_name(queue)
-  if flow().is_held('queue:' .. name) then return due end
+  if flow().is_paused('queue:' .. name) then return due end
   local limit, room = flow().limit_of('queue:' .. name), due
   if not limit then return 0 end
   if flow().positive(limit.concurrency) then
@@ -49,15 +49,15 @@ local function oldest_due_ms(queue)
   return oldest_ms
 end
 
--- A job is orphaned when the lease of its worker has ended: it is in no queue, and nobody runs it before a sweep has given
--- it back. The job itself says where it belongs, as the record of its worker may be gone.
+-- A job is orphaned when the lease of its worker has ended: it is in no queue, and no worker runs it before a sweep
+-- gives it back. The job itself says where it belongs, as the record of its worker may be gone.
 local MOST_ENDED, MOST_ORPHANS = 100, 500
 local ended = redis.call('ZRANGEBYSCORE', leases, '-inf', digits(now_ms), 'LIMIT', 0, MOST_ENDED)
 local orphaned = {}
 local function count_orphans(id, most)
-  local held = redis.pcall('ZRANGE', prefix .. 'active:jobs:' .. id, 0, most - 1)
-  if held.err then return 0 end
-  for _, job_id in ipairs(held) do
+  local in_hand = redis.pcall('ZRANGE', prefix .. 'active:jobs:' .. id, 0, most - 1)
+  if in_hand.err then return 0 end
+  for _, job_id in ipairs(in_hand) do
     local job = redis.pcall('HMGET', prefix .. 'job:' .. job_id, 'worker_id', 'status', 'claimed_queue', 'queue_name')
     local has_ended = job[2] == 'COMPLETED' or job[2] == 'FAILED' or job[2] == 'CANCELLED'
     if job[1] == id and not has_ended then
@@ -65,7 +65,7 @@ local function count_orphans(id, most)
       orphaned[queue] = (orphaned[queue] or 0) + 1
     end
   end
-  return #held
+  return #in_hand
 end
 
 local looked_at = 0
@@ -85,7 +85,8 @@ local function observe_queue(queue, horizon_ms)
   local oldest_ms = due > 0 and oldest_due_ms(queue) or -1
   local next_ms = score_ms(redis.call('ZRANGEBYSCORE', queue, '(' .. now, '+inf', 'WITHSCORES',
     'LIMIT', 0, 1))
-  return {due, soon, total - due - soon, oldest_ms, next_ms, has_control and count_held(queue, due) or 0, orphaned[queue] or 0}
+  return {due, soon, total - due - soon, oldest_ms, next_ms, has_control and count_blocked(queue, due) or 0,
+    orphaned[queue] or 0}
 end
 
 for q = 2, #KEYS do queues[#queues + 1] = observe_queue(KEYS[q], tonumber(ARGV[q + 1])) end
@@ -100,7 +101,7 @@ for i = 1, #living, 2 do
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
   local capacity = whole(record[2], 0)
   local busy = redis.pcall('ZCARD', prefix .. 'active:jobs:' .. id)
-  -- Unknown is not zero: nobody may take the worker for idle until its next beat has put that key right.
+  -- Unknown is not zero: no reader may take the worker for idle until its next beat has put that key right.
   if type(busy) == 'table' then busy = capacity end
   workers[#workers + 1] = {id, pod_uid, busy, capacity, draining, record[3] or '[]', whole(living[i + 1], 0),
     record[4] or '', whole(record[5], -1), whole(record[6], 0)}

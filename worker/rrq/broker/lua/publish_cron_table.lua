@@ -8,14 +8,14 @@
 local index, key, group, table_text = KEYS[1], KEYS[2], ARGV[2], ARGV[4]
 local keep_ms, patience_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 local started_ms = tonumber(ARGV[3]) or now_ms
-local held = redis.pcall('HMGET', key, 'started_ms', 'renewed_ms')
-if held.err then held = {} end
-local other_started_ms, renewed_ms = tonumber(held[1] or ''), tonumber(held[2] or '')
+local stored = redis.pcall('HMGET', key, 'started_ms', 'renewed_ms')
+if stored.err then stored = {} end
+local other_started_ms, renewed_ms = tonumber(stored[1] or ''), tonumber(stored[2] or '')
 if table_text == '' and not (other_started_ms and renewed_ms) then return {started_ms, -1} end
 -- A publisher that renews no more is gone, and the processes it had outdated speak for the group again:
 -- a roll-out was taken back. Renewed in the future means that the clock has been set back.
-local is_held = other_started_ms and renewed_ms and math.abs(now_ms - renewed_ms) <= patience_ms
-if is_held and other_started_ms > started_ms then return {started_ms, 0} end
+local is_in_use = other_started_ms and renewed_ms and math.abs(now_ms - renewed_ms) <= patience_ms
+if is_in_use and other_started_ms > started_ms then return {started_ms, 0} end
 redis.call('DEL', key)
 -- An empty table is kept as well, or the next renewal of an old process would bring its own back.
 redis.call('HSET', key, 'started_ms', digits(started_ms), 'renewed_ms', digits(now_ms), 'table', table_text)

@@ -9,16 +9,16 @@ local pools, most, keep_s, width = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local at = 5
 for _ = 1, tonumber(ARGV[at]) do
   at = at + 1
-  sure('HDEL', pools, ARGV[at])
+  call_or_repair('HDEL', pools, ARGV[at])
 end
 at = at + 1
 local count = tonumber(ARGV[at])
 for _ = 1, count do
-  sure('HSET', pools, ARGV[at + 1], ARGV[at + 2])
+  call_or_repair('HSET', pools, ARGV[at + 1], ARGV[at + 2])
   at = at + 2
 end
 for s = 2, #KEYS do
-  sure('XADD', KEYS[s], 'MAXLEN', '~', most, '*', unpack(ARGV, at + 1, at + width))
+  call_or_repair('XADD', KEYS[s], 'MAXLEN', '~', most, '*', unpack(ARGV, at + 1, at + width))
   redis.call('EXPIRE', KEYS[s], keep_s)
   at = at + width
 end

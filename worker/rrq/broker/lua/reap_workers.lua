@@ -1,5 +1,5 @@
 -- reap_workers: give back the jobs of workers that are gone.
--- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard, minute, statistics
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, blame, give_back, awaited, guard, minute, statistics
 -- Called with no name it sweeps for leases that have ended. Called with a name it is a death
 -- certificate: proof (a wait status, a terminated container) that this incarnation runs no more.
 -- Proof is exempt from the outage guard, which only protects workers that may still be alive.
@@ -7,7 +7,7 @@
 -- ARGV     1 key prefix   2 lease (ms), where no worker has announced another   3 most jobs to give back in this call
 --          4 dead letter list   5 dead letter TTL (s)   6 crash limit   7 lost limit
 --          with a certificate: 8 worker id   9 incarnation   10 cause as JSON, '' = known, and not a crash,
---          'unknown' = the process is dead, and nobody saw why
+--          'unknown' = the process is dead, and its cause is not known
 -- Returns  {jobs given back, jobs buried, workers reaped, more to do 0/1, put off until ms or -1}
 local leases, guard, active_workers, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -15,7 +15,7 @@ local certified, incarnation, cause = ARGV[8], ARGV[9], ARGV[10]
 local returned, reaped, seen_jobs = 0, 0, 0
 
 local function forget_worker(id)
-  sure('ZREM', leases, id)
+  call_or_repair('ZREM', leases, id)
   redis.pcall('ZREM', active_workers, id)
   redis.call('DEL', prefix .. 'workers:info:' .. id, prefix .. 'health:worker:' .. id,
     prefix .. 'cancel:' .. id, prefix .. 'control:' .. id)
@@ -25,10 +25,11 @@ end
 
 -- The settings of the worker itself, as it announced them when it registered; those of the caller where it did not.
 local function read_rules(id)
-  local own = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'dlq', 'dlq_ttl_s', 'crash_limit', 'lost_limit')
+  local own = redis.pcall('HMGET', prefix .. 'workers:info:' .. id, 'dlq', 'dlq_ttl_s', 'crash_limit', 'lost_limit', 'pod_uid')
   if own.err then own = {} end
   return {dlq = own[1] or ARGV[4], dlq_ttl_s = tonumber(own[2] or '') or tonumber(ARGV[5]),
-    crash_limit = tonumber(own[3] or '') or tonumber(ARGV[6]), lost_limit = tonumber(own[4] or '') or tonumber(ARGV[7])}
+    crash_limit = tonumber(own[3] or '') or tonumber(ARGV[6]), lost_limit = tonumber(own[4] or '') or tonumber(ARGV[7]),
+    pod_uid = own[5] or ''}
 end
 
 -- `blame_for` takes how many other jobs the worker held and the rules, and returns what is asked of each job before it is
@@ -36,12 +37,12 @@ end
 local function reap(id, reason, blame_for)
   local rules = read_rules(id)
   local active = prefix .. 'active:jobs:' .. id
-  local jobs = sure('ZRANGE', active, 0, most - seen_jobs - 1)
+  local jobs = call_or_repair('ZRANGE', active, 0, most - seen_jobs - 1)
   -- Very many jobs are given back in portions; the last one of them was not alone.
   local record, size = prefix .. 'workers:info:' .. id, redis.call('ZCARD', active)
   if size > #jobs then redis.pcall('HSET', record, 'held', size) end
-  local held = tonumber(redis.pcall('HGET', record, 'held')) or size
-  local blame_job = blame_for and blame_for(held - 1, rules)
+  local in_hand = tonumber(redis.pcall('HGET', record, 'held')) or size
+  local blame_job = blame_for and blame_for(in_hand - 1, rules)
   for _, job_id in ipairs(jobs) do
     returned = returned + give_back(job_id, id, reason, {rules.dlq, rules.dlq_ttl_s}, blame_job)
     seen_jobs = seen_jobs + 1
@@ -52,7 +53,7 @@ end
 -- How many workers were lost together, of a whole machine say. Their leases end within one renewal of each other: those
 -- still to end have half a lease left at most, and those that have ended were reaped less than half a lease ago.
 local function count_lost()
-  local seen = sure('HMGET', guard, 'lost_ms', 'lost_workers')
+  local seen = call_or_repair('HMGET', guard, 'lost_ms', 'lost_workers')
   local ago_ms = now_ms - (tonumber(seen[1] or '') or 0)
   local before = ago_ms >= 0 and ago_ms < lease_ms / 2 and tonumber(seen[2] or '') or 0
   return before, before + redis.call('ZCOUNT', leases, '-inf', digits(now_ms + lease_ms / 2))
@@ -68,7 +69,7 @@ local function blame_for_crash(other_jobs, rules) return blame().for_crash(cause
 
 local function answer(more, put_off_ms)
   local buried = blame().buried()
-  let_others_in()
+  unblock_others()
   if returned > 0 then
     count(counters, 'reaped', returned)
     count_ended('reaped', returned)
@@ -93,7 +94,7 @@ if certified then
 end
 
 local state = read_guard(guard, lease_ms)
-sure('ZREM', leases, '')
+call_or_repair('ZREM', leases, '')
 restore_leases(leases, active_workers, state.lease_ms)
 wait_out_silence(guard, state, state.lease_ms)
 redis.call('HSET', guard, 'last_sweep_ms', digits(now_ms))

@@ -1,6 +1,6 @@
 -- reconcile_worker: make Redis and a worker agree on what the worker holds.
 -- needs: context, wake, flow, enqueue, batch, settle, give_back, awaited
--- A claim whose reply was cut leaves jobs that nobody runs; a restart of Redis may forget a claim
+-- A claim whose reply was cut leaves jobs that no worker runs; a restart of Redis may forget a claim
 -- that is being run, or a finish that was acknowledged. The worker's list is the truth about what
 -- runs; the tokens are the truth about whose it is.
 -- KEYS     1 leases   2 active set of the worker   3 worker record
@@ -14,16 +14,16 @@ local worker_id, incarnation = ARGV[2], ARGV[3]
 local default_timeout_s, extension_s = tonumber(ARGV[4]), tonumber(ARGV[5])
 local letters = {ARGV[6], tonumber(ARGV[7])}
 local FIRST, FIELDS_PER_ATTEMPT = 7, 5
-if not sure('ZSCORE', leases, worker_id)
+if not call_or_repair('ZSCORE', leases, worker_id)
   or redis.pcall('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
 
-sure('ZREM', active, '')
+call_or_repair('ZREM', active, '')
 
 local is_limited
 
--- Redis went back to before the claim: still queued where and when it was, or not let in yet, or parked since; token as
--- it was then, and nobody has the lock. An id that 0.7 enqueued anew has no token either, but another due time: it must
--- run, not be given the outcome of its earlier life.
+-- Redis went back to before the claim: the job is still queued where and when it was, or still or again blocked; its
+-- token is as it was then, and no worker has the lock. An id that 0.7 enqueued anew has no token either, but
+-- another due time: it must run, not get the outcome of its earlier life.
 local function claim_again(id, token, token_before, queue, score)
   local job, place = prefix .. 'job:' .. id, queue
   local seen = redis.call('HMGET', job, 'attempt_token', 'job_timeout_seconds', 'function_name', 'parked_in',
@@ -58,8 +58,8 @@ local function claim_again(id, token, token_before, queue, score)
   return true
 end
 
--- Redis went back to the attempt before this one, which was to be tried again and is this worker's as well. Told of its
--- end alone, Redis would have the job run once more, although this attempt was made and perhaps ended, too.
+-- Redis went back to the attempt before this one, which was to be tried again and is this worker's as well. If Redis
+-- learned only of its end, the job would run once more, although this attempt was made and perhaps ended, too.
 local function go_on(id, token, queue, score)
   local job = prefix .. 'job:' .. id
   settle().note_attempt(job, 'retry', 'Redis forgot how this attempt had ended, and that another followed it.')
@@ -68,7 +68,7 @@ local function go_on(id, token, queue, score)
   redis.call('HSET', job, 'attempt_token', token, 'start_time', iso(now_us), 'claimed_queue', queue, 'claimed_score', score)
 end
 
--- The active set may have been lost to a foreign hand; when this worker dies, only what is in it comes back.
+-- Another program may have deleted the active set; when this worker dies, only what is in it comes back.
 local function note_in_hand(id)
   local seen = redis.call('HMGET', prefix .. 'job:' .. id, 'status', 'worker_id')
   local is_ours = seen[1] == 'ACTIVE' and seen[2] == worker_id
@@ -104,6 +104,6 @@ for _, id in ipairs(redis.call('ZRANGE', active, 0, -1)) do
       + give_back(id, worker_id, 'Claimed, but the answer never reached the worker. Re-queued.', letters)
   end
 end
-let_others_in()
+unblock_others()
 await_no_more(worker_id)
 return {1, given_back, set_up, unpack(lost)}

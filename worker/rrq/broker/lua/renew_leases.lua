@@ -1,5 +1,5 @@
--- renew_leases: the heartbeat of one or many workers, and the moment they are told things.
--- needs: context, wake, flow, enqueue, batch, settle, blame, give_back, awaited, guard, minute, statistics
+-- renew_leases: the heartbeat of one or many workers; its answer carries what they have to know.
+-- needs: context, wake, flow, enqueue, batch, settle, suspects, blame, give_back, awaited, guard, minute, statistics
 -- KEYS     1 leases   2 guard   3 active workers   4 active queues   5 monitor stream   6 counters
 -- ARGV     1 key prefix   2 lease (ms)   3 renewal interval (ms)   4 dead letter list
 --          5 dead letter TTL (s)   6 crash limit   7 lost limit   then per worker: id, incarnation, register 0/1, pod uid, capacity, health record (JSON),
@@ -15,8 +15,8 @@ local FIRST, FIELDS_PER_WORKER = 7, 9
 local has_blamed = false
 
 -- A restart or a fail-over may have forgotten claims, and those jobs would be given to others while they run. So
--- nobody claims what was due by then until everybody who had a lease has said what is in hand; for the dead nobody
--- waits longer than this.
+-- no worker claims what was due by then until each worker that had a lease has said what is in hand; for dead ones the
+-- fleet waits no longer than this.
 local function await_owners(last_beat_ms)
   local until_ms, owners = now_ms + 2 * renewal_ms, redis.call('ZRANGE', leases, 0, -1)
   redis.call('DEL', AWAITED)
@@ -30,7 +30,7 @@ end
 
 local state = read_guard(guard, lease_ms)
 -- The first write is one that Redis allows when it is out of memory; the others may then follow.
-sure('ZREM', leases, '')
+call_or_repair('ZREM', leases, '')
 follow_clock(guard, state, leases)
 restore_leases(leases, KEYS[3], lease_ms)
 -- INFO may be denied by an ACL; without it a restart still shows as a gap in the beats.
@@ -40,12 +40,12 @@ local has_restarted = state.run_id and run_id ~= state.run_id
 -- The longer of both leases: the worker with the last heartbeat may have another one.
 local put_off_ms = math.max(lease_ms, state.lease_ms)
 if has_restarted then put_off_reaping(guard, state, put_off_ms) else wait_out_silence(guard, state, put_off_ms) end
--- Where the beats stopped while the fleet still waited, its time ran out with nobody there to say anything.
+-- Where the beats stopped while the fleet still waited, its time ran out with no worker there to say anything.
 if has_restarted or beats_have_stopped(state)
   and state.claim_not_before_ms > (state.last_beat_ms or now_ms) then
   await_owners(state.last_beat_ms)
 end
--- A foreign hand must not keep the fleet from working for longer than the longest lease that anybody would choose.
+-- Another program must not keep the fleet from working for longer than the longest lease that a user would choose.
 local latest_ms = now_ms + math.max(lease_ms, LONGEST_LEASE_MS)
 if state.reap_not_before_ms > latest_ms then put_off_reaping(guard, state, put_off_ms) end
 if state.claim_not_before_ms > latest_ms then redis.call('HDEL', guard, 'claim_not_before_ms') end
@@ -54,12 +54,13 @@ redis.call('HSET', guard, 'last_beat_ms', now_ms, 'lease_ms', lease_ms, 'run_id'
 -- A new process under the id of a dead one first gives back what the dead one held. That one has ended for no known
 -- reason: its container restarts it under the same id each time that a job kills it.
 local function give_back_of_predecessor(id, lease_end)
-  local jobs = sure('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)
+  local jobs = call_or_repair('ZRANGE', prefix .. 'active:jobs:' .. id, 0, -1)
   local blame_job
   -- While reaping waits, Redis has been away, and the lease has ended because of that.
   local is_outage = now_ms < state.reap_not_before_ms
   if #jobs > 0 and not is_outage and not blame().is_end_explained(id, lease_end) then
-    local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7])}
+    local rules = {dlq = letters[1], dlq_ttl_s = letters[2], lost_limit = tonumber(ARGV[7]),
+      pod_uid = redis.call('HGET', prefix .. 'workers:info:' .. id, 'pod_uid') or ''}
     blame_job = blame().for_loss(id, 0, #jobs - 1, rules)
     has_blamed = true
   end
@@ -70,7 +71,7 @@ end
 
 local function register(id, incarnation, record)
   local known = redis.pcall('HGET', record, 'incarnation')
-  -- A record that is no hash says nothing about anybody, and must not keep a worker from registering.
+  -- A record that is no hash says nothing about a worker, and must not keep one from registering.
   if type(known) == 'table' then
     redis.call('DEL', record)
     known = false
@@ -88,7 +89,7 @@ end
 local function cancellations(id)
   local cancel, found = prefix .. 'cancel:' .. id, {}
   -- So many at a time: what is not in hand is taken out, and the rest is seen by the next beats.
-  for _, job_id in ipairs(sure('SRANDMEMBER', cancel, 1000)) do
+  for _, job_id in ipairs(call_or_repair('SRANDMEMBER', cancel, 1000)) do
     if redis.call('ZSCORE', prefix .. 'active:jobs:' .. id, job_id) then found[#found + 1] = job_id
     else redis.call('SREM', cancel, job_id) end
   end
@@ -100,7 +101,7 @@ local function beat(at)
   local record = prefix .. 'workers:info:' .. id
   if is_new then
     if not register(id, incarnation, record) then return {2, 0, 0} end
-  -- Reaping takes the record too: one without a lease has lost it to a foreign hand, and gets another.
+  -- Reaping takes the record too: where only the lease is gone, another program deleted it, and the worker gets one.
   elseif redis.pcall('HGET', record, 'incarnation') ~= incarnation then return {0, 0, 0} end
   redis.call('ZADD', leases, now_ms + lease_ms, id)
   local draining = pod_uid ~= '' and redis.call('EXISTS', prefix .. 'drain:' .. pod_uid) or 0
@@ -114,15 +115,15 @@ local function beat(at)
   redis.call('PEXPIRE', record, lease_ms * 20)
   redis.call('SET', prefix .. 'health:worker:' .. id, ARGV[at + 6], 'EX', ARGV[at + 7])
   -- The books below are for onlookers; whatever spoilt them must not stop a heartbeat.
-  try('ZADD', KEYS[3], now_us / 1000000, id)
+  pcall_or_repair('ZADD', KEYS[3], now_us / 1000000, id)
   for _, queue in ipairs(cjson.decode(ARGV[at + 8])) do
-    try('ZADD', KEYS[4], now_us / 1000000, queue)
+    pcall_or_repair('ZADD', KEYS[4], now_us / 1000000, queue)
   end
-  try('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
+  pcall_or_repair('XADD', KEYS[5], 'MAXLEN', '~', 1000, '*', 'event_type', 'worker_heartbeat',
     'timestamp', string.format('%.6f', now_us / 1000000), 'worker_id', id)
   -- The worker blocks on this list, and would hear of nothing.
-  sure('LLEN', prefix .. 'control:' .. id)
-  local reply = {1, draining, sure('ZCARD', prefix .. 'active:jobs:' .. id)}
+  call_or_repair('LLEN', prefix .. 'control:' .. id)
+  local reply = {1, draining, call_or_repair('ZCARD', prefix .. 'active:jobs:' .. id)}
   for _, job_id in ipairs(cancellations(id)) do reply[#reply + 1] = job_id end
   return reply
 end
@@ -130,11 +131,11 @@ end
 -- Nothing may die any more that would shorten the list of those that did.
 settle().drop_expired_letters(letters[1], 100)
 -- Queues may come and go with the tenants of an application; a day after its last worker one is forgotten.
-try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
+pcall_or_repair('ZREMRANGEBYSCORE', KEYS[4], '-inf', now_us / 1000000 - 86400)
 
 local replies = {now_ms, -1}
 for at = FIRST, #ARGV - 1, FIELDS_PER_WORKER do replies[#replies + 1] = beat(at) end
-let_others_in()
+unblock_others()
 local buried = has_blamed and blame().buried() or 0
 if buried > 0 then
   count(KEYS[6], 'dead', buried)

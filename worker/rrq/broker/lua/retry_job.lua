@@ -5,7 +5,7 @@
 -- Returns  the new number of retries
 local refusal = wrong_queue({KEYS[2]})
 if refusal then return refusal end
--- It runs no more, whoever says so; its slots are free.
+-- It runs no more, whatever program retries it; its slots are free.
 local slots = redis.pcall('HGET', KEYS[1], 'slots')
 redis.call('HDEL', KEYS[1], 'boost_ms')
 if type(slots) == 'string' then flow().vacate(ARGV[2], KEYS[1], slots) end

@@ -8,7 +8,7 @@
 local shortened = 0
 for i = 3, #ARGV do
   shortened = shortened
-    + sure('ZADD', KEYS[1], 'XX', 'LT', 'CH', now_ms + tonumber(ARGV[2]), ARGV[i])
+    + call_or_repair('ZADD', KEYS[1], 'XX', 'LT', 'CH', now_ms + tonumber(ARGV[2]), ARGV[i])
   announce_end(KEYS[1], ARGV[i])
 end
 return shortened

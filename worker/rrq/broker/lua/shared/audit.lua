@@ -5,6 +5,6 @@ local AUDIT, MOST_AUDITED = prefix .. 'audit', 10000
 -- Nothing is noted for a program that acts for itself, which is what an empty name stands for.
 local function audit(actor, action, object, detail)
   if actor == '' then return end
-  sure('XADD', AUDIT, 'MAXLEN', '~', MOST_AUDITED, '*', 'actor', actor, 'action', action, 'object', object,
+  call_or_repair('XADD', AUDIT, 'MAXLEN', '~', MOST_AUDITED, '*', 'actor', actor, 'action', action, 'object', object,
     'detail', detail)
 end

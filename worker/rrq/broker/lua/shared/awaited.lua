@@ -3,7 +3,7 @@ local AWAITED = prefix .. 'workers:awaited'
 
 -- It has said what it holds, or is gone. After the last one claims are answered again.
 local function await_no_more(id)
-  if sure('SREM', AWAITED, id) == 1 and redis.call('EXISTS', AWAITED) == 0 then
-    sure('HDEL', prefix .. 'guard', 'claim_not_before_ms', 'restarted_ms')
+  if call_or_repair('SREM', AWAITED, id) == 1 and redis.call('EXISTS', AWAITED) == 0 then
+    call_or_repair('HDEL', prefix .. 'guard', 'claim_not_before_ms', 'restarted_ms')
   end
 end

@@ -3,7 +3,7 @@
 -- needs: context, wake, flow, enqueue
 -- The very script that ends the job does all of it, so that no crash comes between.
 
--- Whether these are the arguments of a job that enqueue_job can take. A foreign hand may have written them.
+-- Whether these are the arguments of a job that enqueue_job can take. Another program may have written them.
 local function is_kept_job(args)
   for n = 1, enqueue().JOB_ARGUMENTS do
     if type(args[n]) ~= 'string' then return false end
@@ -13,8 +13,8 @@ local function is_kept_job(args)
     and (args[14] == '' or enqueue().read_options(args[14]) ~= nil)
 end
 
--- Enqueue a job whose arguments were kept as JSON. A key of its own, or a queue, that holds something else is worked
--- around: nobody is there to be told.
+-- Enqueue a job whose arguments were kept as JSON. The script works around a job key or a queue of another type, as no
+-- caller waits for an error.
 local function enqueue_kept(args, token)
   if not is_kept_job(args) then
     redis.log(redis.LOG_WARNING, 'rrq: what was to follow on ' .. token .. ' is no job, and is left out')

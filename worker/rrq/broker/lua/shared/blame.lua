@@ -1,7 +1,7 @@
 -- blame: hold the end of a worker against the jobs that it had in hand.
--- needs: context, settle
--- `rules` are the dead letter list, its TTL in seconds, the crash limit and the lost limit. Each function returns what
--- give_back calls for a job: it returns true when it has dead-lettered the job.
+-- needs: context, settle, suspects
+-- `rules` are the dead letter list, its TTL in seconds, the crash limit, the lost limit and the uid of the pod. Each function
+-- returns what give_back calls for a job: it returns true when it has dead-lettered the job.
 local buried = 0
 
 -- A list of the last ten crashes or losses, as JSON in a field of the job; returns it. What another program has written
@@ -36,9 +36,11 @@ end
 -- while running alone counts.
 local function for_crash(cause, other_jobs, rules)
   return function(job, id, fields)
+    local was_suspect = redis.call('HGET', job, 'suspect')
+    local was_alone = other_jobs == 0 and (not was_suspect or suspects().had_place(rules.pod_uid, id, fields[3]))
     redis.call('HSET', job, 'suspect', '1')
     add_to_history(job, 'crash_history', cjson.decode(cause))
-    if other_jobs > 0 or count_up(job, 'crashes') < rules.crash_limit then return false end
+    if not was_alone or count_up(job, 'crashes') < rules.crash_limit then return false end
     return bury(id, fields, 'The job ended its worker process ' .. rules.crash_limit
       .. ' times while running alone; last: ' .. cause, rules)
   end
@@ -57,18 +59,25 @@ end
 
 -- When a job ends its whole pod, no supervisor is left to report it. A worker that is lost for no known reason counts
 -- against all jobs that it held; but a long job may lose its machine again and again. So at the limit a job becomes a
--- suspect, and is buried only when it loses one more worker while running alone.
+-- suspect, and is buried only when it loses one more worker while running alone. What runs in other processes of its pod may
+-- be the one to blame. But each loss counts against that as well, and makes it a suspect after as many losses: then the two
+-- no longer run in one pod.
 local function for_loss(worker_id, other_workers, other_jobs, rules)
   local loss = {at = iso(now_us), worker_id = worker_id, other_jobs = other_jobs, other_workers = other_workers}
+  local pod_uid, limit = rules.pod_uid, rules.lost_limit
   return function(job, id, fields)
     settle().forget_troubles_of_earlier_life(job)
     local losses, history = count_up(job, 'losses'), add_to_history(job, 'loss_history', loss)
-    if losses < rules.lost_limit then return false end
+    local had_place = suspects().had_place(pod_uid, id, fields[3])
+    if not had_place then suspects().note_company(pod_uid, worker_id) end
+    if losses < limit then return false end
     redis.call('HSETNX', job, 'suspect', 'lost')
-    if losses == rules.lost_limit or other_jobs > 0 then return false end
+    if losses == limit or other_jobs > 0 or not had_place then return false end
+    local had_company = suspects().had_company(pod_uid, worker_id)
+    if had_company and losses <= 2 * limit then return false end
     return bury(id, fields, 'The worker was lost ' .. losses .. ' times while running this job, for no known reason; the '
-      .. 'last time the job ran alone (worker_lost_limit is ' .. rules.lost_limit .. '). It may need more memory than its '
-      .. 'container has.\n' .. list_losses(history), rules)
+      .. 'last time the job ran ' .. (had_company and 'as the only suspect of its pod' or 'alone') .. ' (worker_lost_limit is '
+      .. limit .. '). It may need more memory than its container has.\n' .. list_losses(history), rules)
   end
 end
 

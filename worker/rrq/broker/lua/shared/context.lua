@@ -39,9 +39,9 @@ local function iso(us, suffix)
     suffix or 'Z')
 end
 
--- A key of ours that holds something of another type, which only a foreign hand can have put there, would stop
--- every script that meets it, and with one worker the whole fleet. It is set aside for a week, for a person to
--- look at; what belongs there is built up anew.
+-- A key of RRQ that holds a value of another type, which only another program can have written, would stop every
+-- script that reads it, and with one worker the whole fleet. The script renames the key and keeps it for a week, for a
+-- person to look at; what belongs there is built up anew.
 local function set_key_aside(key)
   local aside = key .. ':unreadable'
   if redis.call('EXISTS', aside) == 1 then aside = aside .. ':' .. digits(now_us) end
@@ -51,8 +51,8 @@ local function set_key_aside(key)
   return aside
 end
 
--- As redis.pcall, on a key that is set aside if need be.
-local function try(command, key, ...)
+-- Like redis.pcall, but a key of the wrong type is set aside first.
+local function pcall_or_repair(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) ~= 'table' or not reply.err or not string.find(reply.err, 'WRONGTYPE', 1, true) then
     return reply
@@ -61,16 +61,16 @@ local function try(command, key, ...)
   return redis.pcall(command, key, ...)
 end
 
--- As redis.call, on a key that is set aside if need be. What touches a key first in a script goes through here.
-local function sure(command, key, ...)
-  local reply = try(command, key, ...)
+-- Like redis.call, but a key of the wrong type is set aside first. The first access to a key in a script uses this.
+local function call_or_repair(command, key, ...)
+  local reply = pcall_or_repair(command, key, ...)
   if type(reply) ~= 'table' or not reply.err then return reply end
   return redis.call(command, key, ...)
 end
 
 -- Add to a running total; one that is no number starts anew.
 local function count(key, field, by)
-  if type(try('HINCRBY', key, field, by)) == 'table' then redis.call('HSET', key, field, by) end
+  if type(pcall_or_repair('HINCRBY', key, field, by)) == 'table' then redis.call('HSET', key, field, by) end
 end
 
 -- The field `extras` of a job says what there is to see to at its end: '1' a batch or a chain, 's' slots, '1s' both. One

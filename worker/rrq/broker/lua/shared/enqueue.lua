@@ -28,7 +28,7 @@ local function seldom()
   end
 
   -- What one step of priority is worth: a job of priority 3 is served like one that has waited three minutes longer. So
-  -- it overtakes, but nobody waits for ever behind those that keep coming.
+  -- it overtakes, but no job waits for ever behind those that keep coming.
   local PRIORITY_MS = 60000
 
   -- Options that become a field of the job under their own name, and the type of each. A new one is a line here and one

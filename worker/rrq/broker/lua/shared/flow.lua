@@ -1,13 +1,13 @@
 -- flow: let jobs start as pauses and limits allow, and keep those that may not out of the way.
 -- needs: context, wake
--- A job that may not start is taken out of its queue, so that no claim meets it twice, and comes back when somebody
+-- A job that may not start is taken out of its queue, so that no claim meets it twice, and comes back when another job
 -- ends or its time has come. A scope is what a limit counts in: f:<function>, k:<function>:<key> (a colon in the function
--- as %3A) or q:<queue>. Who runs is a member of slots:<scope>, who may not start now one of parked:<scope>.
+-- as %3A) or q:<queue>. A running job is a member of slots:<scope>, a blocked one of parked:<scope>.
 local PAUSES, LIMITS, OVERRIDES = prefix .. 'pauses', prefix .. 'limits', prefix .. 'limits:override'
--- Scope -> when to look at it again, for times that nobody's end announces: a rate, or a slot that got lost.
+-- Scope -> when to look at it again, for times that the end of no job announces: a rate, or a slot that got lost.
 local PARKED = prefix .. 'parked'
 
--- A hash of JSON objects as a table; what cannot be read binds nobody.
+-- A hash of JSON objects as a table; an entry that cannot be read has no effect.
 local function read_objects(key, into)
   local entries = redis.pcall('HGETALL', key)
   for i = 1, #entries, 2 do
@@ -22,7 +22,7 @@ local pauses = read_objects(PAUSES, {})
 local limits = read_objects(OVERRIDES, read_objects(LIMITS, {}))
 
 local has_pauses = next(pauses) ~= nil
-local function is_held(target) return pauses[target] ~= nil end
+local function is_paused(target) return pauses[target] ~= nil end
 local function limit_of(target) return limits[target] end
 local function paused_targets()
   local targets = {}
@@ -31,7 +31,7 @@ local function paused_targets()
 end
 
 local LOOK_AGAIN_MS = 30000
--- How many jobs to let in where a slot stayed free although jobs wait for it, and how soon to look again then.
+-- How many jobs to unblock where a slot stayed free although jobs wait for it, and how soon to look again then.
 local EAGERLY, LOOK_SOON_MS = 100, 1000
 -- How many parked entries to look at in one go; most of them may have lost their job, or wait for a person.
 local MOST_LOOKED_AT = 1000
@@ -48,7 +48,7 @@ local LONGEST_MS = 315360000000
 
 -- How many may start now by the rate of a limit, and when the next may if none does. With a burst it is a bucket that
 -- fills evenly; without, a window that slides: never more than `rate` starts in any `per_seconds`. What was noted
--- further ahead than such a time reaches was noted before the clock was set back, and holds up nobody.
+-- further ahead than such a time reaches was noted before the clock was set back, and delays no job.
 local room_by_scope = {}
 local function rate_room(scope, limit)
   local room = room_by_scope[scope]
@@ -76,7 +76,7 @@ local function rate_room(scope, limit)
   return room.starts, room.ready_ms
 end
 
--- A slot is worth as much as the active entry behind it: whatever ended without giving it back holds nobody up.
+-- A slot is worth as much as the active entry behind it: one that an ended job did not give back blocks no job.
 local function drop_stale_slots(scope)
   local key, dropped = prefix .. 'slots:' .. scope, 0
   for _, id in ipairs(redis.call('SRANDMEMBER', key, 100)) do
@@ -93,7 +93,7 @@ local free_by_scope = {}
 local function free_slots(scope, most)
   local free = free_by_scope[scope]
   if not free then
-    free = most - sure('SCARD', prefix .. 'slots:' .. scope)
+    free = most - call_or_repair('SCARD', prefix .. 'slots:' .. scope)
     if free <= 0 and most > 0 then free = free + drop_stale_slots(scope) end
     free_by_scope[scope] = free
   end
@@ -203,7 +203,7 @@ end
 
 -- The scope that keeps a job from starting now, and when to look again; nil when it may start.
 local function blocked_by(name, scopes)
-  if has_pauses and is_held('function:' .. name) then return 'f:' .. name, now_ms + LOOK_AGAIN_MS end
+  if has_pauses and is_paused('function:' .. name) then return 'f:' .. name, now_ms + LOOK_AGAIN_MS end
   if not scopes then return nil end
   for i, scope in ipairs(scopes.names) do
     if free_slots(scope, scopes.most[i]) <= 0 then return scope, now_ms + LOOK_AGAIN_MS end
@@ -217,7 +217,7 @@ end
 -- How many jobs of a queue may start now: all of them, or what its pause and its limit leave; and when more may.
 local function queue_room(queue)
   local name = short_name(queue)
-  if is_held('queue:' .. name) then return 0 end
+  if is_paused('queue:' .. name) then return 0 end
   local limit, scope, room, ready_ms = limits['queue:' .. name], 'q:' .. name, math.huge, nil
   if not limit then return room end
   if positive(limit.concurrency) then room = free_slots(scope, positive(limit.concurrency)) end
@@ -264,7 +264,7 @@ local function enter(scope, id)
 end
 
 -- Take the slots of a job that starts, whether or not they are free. Returns what its hash has to say of them (JSON), or
--- nil. Whoever calls writes that, and sees to it that the slots are noted.
+-- nil. The caller writes that, and sees to it that the slots are noted.
 local FREE = {names = {}, texts = {}}
 local function occupy(id, scopes, queue_scope)
   scopes = scopes or FREE
@@ -281,14 +281,14 @@ local function occupy(id, scopes, queue_scope)
 end
 
 local function note_slots()
-  for scope, members in pairs(entering) do sure('SADD', prefix .. 'slots:' .. scope, unpack(members)) end
+  for scope, members in pairs(entering) do call_or_repair('SADD', prefix .. 'slots:' .. scope, unpack(members)) end
   entering = {}
 end
 
 -- Put the first parked jobs of a scope back into their queues. Returns how many, whether it stopped before the last, and
 -- how many entries it looked at.
-local function let_in(scope, most)
-  local parked, kinds, let_into = prefix .. 'parked:' .. scope, {}, {}
+local function unblock(scope, most)
+  local parked, kinds, unblocked_by_queue = prefix .. 'parked:' .. scope, {}, {}
   local count, looked, stay = 0, 0, 0
   local function see_to(id, score)
     local job = prefix .. 'job:' .. id
@@ -306,7 +306,7 @@ local function let_in(scope, most)
       -- An 0.7 producer, which knows of no parking, may have queued the id elsewhere meanwhile. That entry stands.
       if named == queue or type(redis.pcall('ZSCORE', named, id)) ~= 'string' then
         redis.call('ZADD', queue, 'NX', score, id)
-        let_into[queue] = (let_into[queue] or 0) + 1
+        unblocked_by_queue[queue] = (unblocked_by_queue[queue] or 0) + 1
         count = count + 1
       end
     end
@@ -314,17 +314,17 @@ local function let_in(scope, most)
   end
   local is_cut = most > 0
   while count < most and looked < MOST_LOOKED_AT do
-    local page = sure('ZRANGE', parked, stay, stay + math.min(most - count, 100) - 1, 'WITHSCORES')
+    local page = call_or_repair('ZRANGE', parked, stay, stay + math.min(most - count, 100) - 1, 'WITHSCORES')
     is_cut = #page > 0
     if not is_cut then break end
     for i = 1, #page, 2 do see_to(page[i], page[i + 1]) end
     looked = looked + #page / 2
   end
-  for queue, number in pairs(let_into) do
+  for queue, number in pairs(unblocked_by_queue) do
     wake(queue, number)
     announce(queue)
   end
-  if redis.call('EXISTS', parked) == 0 then sure('ZREM', PARKED, scope) end
+  if redis.call('EXISTS', parked) == 0 then call_or_repair('ZREM', PARKED, scope) end
   return count, is_cut, looked
 end
 
@@ -332,7 +332,7 @@ end
 local function scope_room(scope)
   local name = function_of(scope)
   if not name then return math.huge, now_ms, false end
-  if is_held('function:' .. name) then return 0, now_ms + LOOK_AGAIN_MS, false end
+  if is_paused('function:' .. name) then return 0, now_ms + LOOK_AGAIN_MS, false end
   local limit, room, look_ms = limits['function:' .. name] or {}, math.huge, now_ms
   local is_own = string.sub(scope, 1, 2) == 'f:'
   local most = positive(is_own and limit.concurrency or not is_own and limit.per_key or nil)
@@ -348,12 +348,12 @@ local function scope_room(scope)
   return room, look_ms, is_rated
 end
 
--- So many more may start. Whoever waits is looked at by time, too, even if a foreign hand has lost that list.
-local function let_next_in(scope, number)
+-- So many more may start. Jobs that still wait are looked at by time, too, even if another program deleted that list.
+local function unblock_next(scope, number)
   if redis.call('EXISTS', prefix .. 'parked:' .. scope) == 0 then return false end
-  local count = let_in(scope, math.max(0, math.min(scope_room(scope), number)))
+  local count = unblock(scope, math.max(0, math.min(scope_room(scope), number)))
   if redis.call('EXISTS', prefix .. 'parked:' .. scope) == 1 then
-    sure('ZADD', PARKED, 'NX', digits(now_ms + LOOK_AGAIN_MS), scope)
+    call_or_repair('ZADD', PARKED, 'NX', digits(now_ms + LOOK_AGAIN_MS), scope)
   end
   return count > 0
 end
@@ -361,30 +361,30 @@ end
 -- Take a job that may not start out of its queue. Returns true when another one came into a queue for it: what is let
 -- in by its function and then held by its key leaves its place to the next.
 local function park(id, job, name, scope, queue, score, look_ms)
-  sure('ZADD', prefix .. 'parked:' .. scope, score, id)
+  call_or_repair('ZADD', prefix .. 'parked:' .. scope, score, id)
   redis.call('HSET', job, 'parked_in', scope, 'claimed_queue', queue)
   -- An 0.7 producer leaves the expiry of an earlier life on an id used again.
   redis.call('PERSIST', job)
-  sure('ZADD', PARKED, 'LT', digits(look_ms), scope)
-  -- Before another is let in, or it might be this one.
+  call_or_repair('ZADD', PARKED, 'LT', digits(look_ms), scope)
+  -- Before another job is unblocked, or it might be this one.
   redis.call('ZREM', queue, id)
   local own = 'f:' .. name
-  return scope ~= own and let_next_in(own, 1)
+  return scope ~= own and unblock_next(own, 1)
 end
 
--- Look at scopes whose time has come, letting in so many jobs in all. Returns when the next one's does, or nil, and how
--- many were let in.
+-- Look at scopes whose time has come, and unblock so many jobs in all. Returns when the time of the next one comes, or
+-- nil, and how many were unblocked.
 local function admit_parked(most_scopes, most_jobs)
   local back = 0
-  for _, scope in ipairs(sure('ZRANGEBYSCORE', PARKED, '-inf', now_ms, 'LIMIT', 0, most_scopes)) do
+  for _, scope in ipairs(call_or_repair('ZRANGEBYSCORE', PARKED, '-inf', now_ms, 'LIMIT', 0, most_scopes)) do
     if most_jobs <= 0 then break end
     local room, look_ms, is_rated = scope_room(scope)
     local most = room
     if room > 0 and room < math.huge and not is_rated then
-      -- Those let in before may lie in a queue that stands still. Claims park again what is too much.
+      -- Those unblocked before may lie in a queue that no worker serves. Claims block again what is too much.
       most, look_ms = math.max(room, EAGERLY), now_ms + LOOK_SOON_MS
     end
-    local count, is_cut, looked = let_in(scope, math.max(0, math.min(most, most_jobs)))
+    local count, is_cut, looked = unblock(scope, math.max(0, math.min(most, most_jobs)))
     most_jobs = most_jobs - looked
     back = back + count
     if redis.call('ZSCORE', PARKED, scope) then
@@ -409,7 +409,7 @@ local leaving, leaving_scopes = {}, {}
 local MOST_AT_ONCE = 1000
 
 -- Give back the slots of a job that has ended or goes back. They are free, and who comes next is seen to, with
--- let_others_in: only when all that end in a call have done so is it known how many may.
+-- unblock_others: only when all that end in a call have done so is it known how many may.
 local scopes_by_text = {}
 local function free_up(id, job, slots_text)
   redis.call('HDEL', job, 'slots')
@@ -435,13 +435,13 @@ local function remove_slots(scope, ids)
   local freed = 0
   for first = 1, #ids, MOST_AT_ONCE do
     local last = math.min(first + MOST_AT_ONCE - 1, #ids)
-    freed = freed + sure('SREM', prefix .. 'slots:' .. scope, unpack(ids, first, last))
+    freed = freed + call_or_repair('SREM', prefix .. 'slots:' .. scope, unpack(ids, first, last))
   end
   if free_by_scope[scope] then free_by_scope[scope] = free_by_scope[scope] + freed end
   return freed
 end
 
--- Mostly nobody waits, and that is asked once for all scopes and not once for each.
+-- Mostly no job waits, and that is asked once for all scopes and not once for each.
 local function does_anyone_wait(scopes)
   local keys = {}
   for _, scope in ipairs(scopes) do
@@ -454,7 +454,7 @@ local function does_anyone_wait(scopes)
   return #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
 end
 
-local function let_others_in()
+local function unblock_others()
   local scopes, freed = leaving_scopes, {}
   for _, scope in ipairs(scopes) do freed[scope] = remove_slots(scope, leaving[scope]) end
   leaving, leaving_scopes = {}, {}
@@ -462,13 +462,13 @@ local function let_others_in()
   for _, scope in ipairs(scopes) do
     if freed[scope] > 0 and string.sub(scope, 1, 2) == 'q:' then
       wake(prefix .. 'queue:' .. string.sub(scope, 3), freed[scope])
-    elseif freed[scope] > 0 and is_anyone_waiting then let_next_in(scope, freed[scope]) end
+    elseif freed[scope] > 0 and is_anyone_waiting then unblock_next(scope, freed[scope]) end
   end
 end
 
 local function vacate(id, job, slots_text)
   free_up(id, job, slots_text)
-  let_others_in()
+  unblock_others()
 end
 
 -- As if it had started: what it takes is not free for those behind it, but nothing is written.
@@ -477,8 +477,8 @@ local function pretend(scopes)
   if scopes.rate then room_by_scope[scopes.rate].starts = room_by_scope[scopes.rate].starts - 1 end
 end
 
-return {is_held = is_held, limit_of = limit_of, paused_targets = paused_targets, read_objects = read_objects,
+return {is_paused = is_paused, limit_of = limit_of, paused_targets = paused_targets, read_objects = read_objects,
   positive = positive, rate_room = rate_room, note_start = note_start, keyed_prefix = keyed_prefix,
   scopes_of = scopes_of, blocked_by = blocked_by, queue_room = queue_room, enter_queue = enter_queue,
   occupy = occupy, with_slots = with_slots, note_slots = note_slots, park = park, admit_parked = admit_parked, free_up = free_up,
-  let_others_in = let_others_in, vacate = vacate, pretend = pretend, is_queued_again = is_queued_again}
+  unblock_others = unblock_others, vacate = vacate, pretend = pretend, is_queued_again = is_queued_again}

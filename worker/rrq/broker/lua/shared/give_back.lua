@@ -1,22 +1,22 @@
 -- give_back: return the jobs of a worker to where they came from.
 -- needs: context, wake, flow, enqueue, batch, settle
 
--- Slots that became free in this call; whoever calls lets others in when all that end have done so.
+-- Slots that became free in this call; the caller unblocks others when all jobs that end in it have done so.
 local has_freed = false
 local function give_up_slots(id, job, slots)
   flow().free_up(id, job, slots)
   has_freed = true
 end
 
-local function let_others_in()
-  if has_freed then flow().let_others_in() end
+local function unblock_others()
+  if has_freed then flow().unblock_others() end
 end
 
--- Drop the lock if this worker holds it. Returns false when somebody else does.
+-- Drop the lock if this worker holds it. Returns false when another worker does.
 local function unlock(id, worker_id)
   local lock = prefix .. 'lock:job:' .. id
   local holder = redis.pcall('GET', lock)
-  -- A lock that is no text names nobody.
+  -- A lock that is no text names no worker.
   local is_free = type(holder) ~= 'string' or holder == worker_id
   if holder and is_free then redis.call('DEL', lock) end
   return is_free
@@ -29,7 +29,7 @@ end
 -- lets other workers claim when all are given back. With `is_untold` the attempt is not added to the history of the job.
 local function give_back(id, worker_id, reason, letters, instead, is_untold)
   local job = prefix .. 'job:' .. id
-  sure('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
+  call_or_repair('ZREM', prefix .. 'active:jobs:' .. worker_id, id)
   local seen = redis.pcall('HMGET', job, 'status', 'worker_id', 'attempt_token', 'claimed_queue',
     'claimed_score', 'queue_name', 'cancel_requested', 'job_unique_key', 'result_ttl_seconds',
     'waited_for', 'slots')

@@ -1,7 +1,7 @@
 -- guard: tell a dead worker from a dead Redis.
 -- needs: context
 -- After an outage all leases have run out at once, and a reap that already sat in the socket runs
--- before any owner can renew. So the time of the last beat of anybody is kept in Redis: a gap in
+-- before any owner can renew. So Redis keeps the time of the last beat of any worker: a gap in
 -- all beats, time going backwards or a restarted server (new run id) puts off reaping by one lease.
 
 -- Longer than any sensible setting; a value that another program has written must not keep the fleet waiting for longer.
@@ -18,7 +18,7 @@ end
 -- Who reaps need not be a worker: an operator does not know how long the leases of its fleets are. So each beat announces
 -- its own; `lease_ms`, the setting of the caller, counts where none is announced.
 local function read_guard(guard, lease_ms)
-  local seen = sure('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
+  local seen = call_or_repair('HMGET', guard, 'last_beat_ms', 'reap_not_before_ms',
     'claim_not_before_ms', 'run_id', 'lease_ms', 'silent_since_ms', 'last_sweep_ms')
   local announced_ms = moment_ms(seen[5])
   local is_lease = announced_ms and announced_ms > 0 and announced_ms <= math.max(lease_ms, LONGEST_LEASE_MS)
@@ -31,7 +31,7 @@ local function read_guard(guard, lease_ms)
 end
 
 -- A fleet of one beats at least every 0.4 of a lease, which the settings see to; half a lease of silence is an outage,
--- or there is nobody left to beat.
+-- or no worker is left.
 local function beats_have_stopped(state)
   if not state.last_beat_ms then return true end
   local gap_ms = now_ms - state.last_beat_ms
@@ -46,7 +46,7 @@ local function follow_clock(guard, state, leases)
   if set_back_ms <= 0 then return end
   local ends = redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES')
   for i = 1, #ends, 2 do redis.call('ZADD', leases, digits(tonumber(ends[i + 1]) - set_back_ms), ends[i]) end
-  local looks = sure('ZRANGE', prefix .. 'parked', 0, -1, 'WITHSCORES')
+  local looks = call_or_repair('ZRANGE', prefix .. 'parked', 0, -1, 'WITHSCORES')
   for i = 1, #looks, 2 do redis.call('ZADD', prefix .. 'parked', digits(tonumber(looks[i + 1]) - set_back_ms), looks[i]) end
   if state.claim_not_before_ms > now_ms then
     state.claim_not_before_ms = state.claim_not_before_ms - set_back_ms
@@ -72,12 +72,12 @@ local function wait_out_silence(guard, state, lease_ms)
   if not is_waited_out then put_off_reaping(guard, state, lease_ms) end
 end
 
--- A foreign hand may take all leases away at once, which reaping never does: it drops the record of a worker with
--- its lease. Whoever has a record is given a new lease. The living renew it; that of the dead runs out, and only then
--- do their jobs come back.
+-- Another program may delete all leases at once, which reaping never does: it deletes the record of a worker with
+-- its lease. Each worker that has a record gets a new lease. Living workers renew it; that of a dead one runs out, and
+-- only then do its jobs come back.
 local function restore_leases(leases, active_workers, lease_ms)
   if redis.call('EXISTS', leases) == 1 then return end
-  for _, id in ipairs(try('ZRANGE', active_workers, 0, -1)) do
+  for _, id in ipairs(pcall_or_repair('ZRANGE', active_workers, 0, -1)) do
     if redis.call('EXISTS', prefix .. 'workers:info:' .. id) == 1 then
       redis.call('ZADD', leases, now_ms + lease_ms, id)
     end

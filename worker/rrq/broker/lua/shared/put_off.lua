@@ -2,7 +2,7 @@
 -- needs: context, wake, settle, give_back
 
 -- While it is put off no worker sees the job, so the delay is a part of what the job has waited since it first met such a
--- worker: one that has the function does not come much too late for it, and jobs that nobody can run cost ever less.
+-- worker: one that has the function does not come much too late for it, and jobs that no worker can run cost ever less.
 -- A quarter, because in a roll-out the job may meet several old workers in a row: with delays that double, a few of many
 -- jobs would wait for a minute beside idle workers that have the function.
 local PART, FIRST_DELAY_MS, LONGEST_DELAY_MS = 1 / 4, 1000, 60000
@@ -12,7 +12,7 @@ local MOST_MISSING, LONGEST_NAME, MISSING_SECONDS = 100, 200, 86400
 local function note_missing(queue, name)
   if not name or #name > LONGEST_NAME then return end
   local missing = prefix .. 'functions:missing'
-  sure('ZADD', missing, now_ms, cjson.encode({short_name(queue), name}))
+  call_or_repair('ZADD', missing, now_ms, cjson.encode({short_name(queue), name}))
   redis.call('ZREMRANGEBYSCORE', missing, '-inf', now_ms - MISSING_SECONDS * 1000)
   for _, oldest in ipairs(redis.call('ZRANGE', missing, 0, -1 - MOST_MISSING)) do redis.call('ZREM', missing, oldest) end
   redis.call('EXPIRE', missing, MISSING_SECONDS)

@@ -1,7 +1,7 @@
--- settle: write the outcome of an attempt, in one way, whoever reports it.
+-- settle: write the outcome of an attempt, in the same way for every script that reports it.
 -- needs: context, wake, flow, enqueue, batch
 
--- A count that is no number, which only a foreign hand can have written, starts anew.
+-- A count that is no number, which only another program can have written, starts anew.
 local function count_attempt(job)
   local count = redis.pcall('HINCRBY', job, 'current_retries', 1)
   if type(count) ~= 'table' then return count end
@@ -54,8 +54,8 @@ local function beginning(text, most)
   return string.find(text, '^[\128-\191]', most + 1) and (string.gsub(cut, '[\192-\255][\128-\191]*$', '')) or cut
 end
 
--- The story of a job that did not end well at once: its last attempts, for people. The one that ends well is told by
--- the other fields of the hash.
+-- The history of a job that did not succeed at once: its last attempts, for people. The other fields of the hash
+-- describe the attempt that succeeds.
 local function note_attempt(job, outcome, reason, error_type)
   local seen = redis.call('HMGET', job, 'attempts', 'start_time', 'worker_id')
   local is_json, story = pcall(cjson.decode, seen[1] and #seen[1] < 65536 and seen[1] or '[]')

@@ -5,12 +5,16 @@
 -- By queue only where that is rare enough to be worth the question.
 local function count_ended(outcome, number, queue)
   local field = (queue and short_name(queue) or '') .. '|' .. outcome
-  if try('HINCRBY', MINUTE, field, number) == number then redis.call('EXPIRE', MINUTE, STATISTICS_SECONDS) end
+  if pcall_or_repair('HINCRBY', MINUTE, field, number) == number then
+    redis.call('EXPIRE', MINUTE, STATISTICS_SECONDS)
+  end
 end
 
 local function note_recent(ids)
   if #ids == 0 then return end
   local RECENT, MOST_RECENT, SLACK = prefix .. 'recent', 1000, 100
   -- Cut now and then, and not by every call.
-  if sure('LPUSH', RECENT, unpack(ids)) > MOST_RECENT + SLACK then redis.call('LTRIM', RECENT, 0, MOST_RECENT - 1) end
+  if call_or_repair('LPUSH', RECENT, unpack(ids)) > MOST_RECENT + SLACK then
+    redis.call('LTRIM', RECENT, 0, MOST_RECENT - 1)
+  end
 end

@@ -1,12 +1,12 @@
--- wake: tell idle workers, and whoever watches, that a queue has changed.
+-- wake: announce to idle workers and to watchers that a queue has changed.
 
 -- Hand out at most `count` tokens, never more than there are workers waiting: a surplus token would
--- only cost somebody an empty poll later.
+-- only cost a worker an empty poll later.
 local function wake(queue, count)
-  local waiting = sure('ZCOUNT', prefix .. 'waiting:' .. queue, now_ms, '+inf')
+  local waiting = call_or_repair('ZCOUNT', prefix .. 'waiting:' .. queue, now_ms, '+inf')
   if waiting == 0 then return end
   local tokens = prefix .. 'wake:' .. queue
-  local missing = math.min(count, waiting) - sure('LLEN', tokens)
+  local missing = math.min(count, waiting) - call_or_repair('LLEN', tokens)
   for _ = 1, missing do redis.call('RPUSH', tokens, '1') end
   if missing > 0 then redis.call('PEXPIRE', tokens, 5000) end
 end
