@@ -32,7 +32,7 @@ from waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rrq.messages import ClaimedJob, Outcome
+    from rrq.broker.messages import ClaimedJob, Outcome
     from rrq.store import JobStore
 
 
