@@ -209,13 +209,13 @@ release: $(VENV)/.ready .venv-tools/.ready ## Make wheel, sdist, chart, images, 
 	@$(TOOLS)/release.py $(ARGS)
 
 TOOLS    := PYTHONPATH=tools $(BIN)/python tools
-RUN_HERE := PYTHONPATH=tools:tests/support:tests/e2e/cluster $(BIN)/python
+RUN_HERE := PYTHONPATH=tools:tests/support:tools/cluster $(BIN)/python
 TIERS    := $(TOOLS)/tier_report.py
-CHAOS    := PYTHONPATH=tools:tests/support:tests/e2e/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
+CHAOS    := PYTHONPATH=tools:tests/support:tools/cluster:tests/chaos $(BIN)/python tests/chaos/chaos.py
 # Other faults for every change, and the same ones for whoever looks at that change again.
 CHANGE_SEED = $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 7)))
 SOAK     := $(RUN_HERE) tests/leaks/soak.py
-CLUSTER  := $(RUN_HERE) tests/e2e/cluster
+CLUSTER  := $(RUN_HERE) tools/cluster
 # Stories wait for pods most of the time, so two files at once, each process with a cluster of its own. CLUSTERS=0 is
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
@@ -238,7 +238,7 @@ cluster-down: $(VENV)/.ready ## End what cluster-up started
 	@$(CLUSTER)/standing_cluster.py down
 
 kind-test: $(VENV)/.ready ## Run the first story on a whole cluster by kind, on an engine of our own (8 min; needs Go and root)
-	$(BIN)/pytest -q -rs -m docker tests/e2e/cluster/test_kind_cluster.py
+	$(BIN)/pytest -q -rs -m docker tests/e2e/test_kind_cluster.py
 
 dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md anew (2 min; look at them before you commit)
 	@$(TOOLS)/screenshots/dashboard_screenshots.py

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 BENCH = Path(__file__).parent
-sys.path[:0] = [str(BENCH.parent / folder) for folder in ("tools", "tests/support", "tests/e2e/cluster")]
+sys.path[:0] = [str(BENCH.parent / folder) for folder in ("tools", "tests/support", "tools/cluster")]
 
 import psutil
 from kubernetes.aio import client as kubernetes_client

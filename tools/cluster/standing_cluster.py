@@ -133,7 +133,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  speaks to the person who runs make
+    print(text, flush=True)
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes
 if TYPE_CHECKING:
     from control_plane import Cluster
 
-FIRST_STORY = Path(__file__).parents[1] / "test_first_steps.py"
+FIRST_STORY = Path(__file__).with_name("test_first_steps.py")
 
 
 @pytest.mark.docker
