@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 POLL_SELDOM = """
 import sys
 if "local" in sys.orig_argv:
-    from rrq_operator.local import redis_group
-    redis_group._POLL_SECONDS = 600.0
+    from rrq_operator.control import pool_group
+    assert pool_group._POLL_SECONDS
+    pool_group._POLL_SECONDS = 600.0
 """
 START_SLOWLY = """
 import sys, time
