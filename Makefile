@@ -12,7 +12,7 @@ PROCESSES ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 WITH_SHORT = $(if $(filter 0,$(PROCESSES)),0,$(shell expr 1 + $(PROCESSES)))
 PYTEST    := -m pytest -q --dist loadgroup
 # What only an API server can reach: tests without one do not count it.
-NEEDS_API_SERVER := */plugin/*,*/handlers.py,*/process.py,*/run_command.py,*/events.py,*/kube.py,*/election_lease.py
+NEEDS_API_SERVER := */plugin/*,*/handlers.py,*/process.py,*/run_command.py,*/kube.py,*/election_lease.py
 # What needs Python alone: no root, no Go, no packages of the system.
 ALONE     := not cluster and not browser
 # Tests start thousands of Python processes, each of which would compile the project anew.
