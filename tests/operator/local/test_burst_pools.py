@@ -66,13 +66,13 @@ async def test_a_pool_of_one_run_runs_once_and_its_neighbour_hands_back_at_its_d
     assert local_mode.ledger.count("effect") == 1
 
 
-async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
+async def test_a_run_that_fails_is_retried_and_then_reported_as_failed(
     run_local: Callable[..., LocalMode], producer: RRQClient
 ) -> None:
     await producer.enqueue("note")
     pool = build_manifest(type="Job", job={"backoffLimit": 1}, worker={"settings": "shop.nowhere.settings"})
     local_mode = run_local(pool)
-    line = await local_mode.says("trying again")
+    line = await local_mode.says("retrying in")
     assert "Could not import settings object" in line
     await local_mode.says("the last run failed, the next starts at")
     assert local_mode.output().count("run 1 failed") == 2
