@@ -15,27 +15,27 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 @click.option(
     "--namespace",
     envvar="RRQ_OPERATOR_NAMESPACE",
-    help="Look after the pools of this namespace only. Default: all. [env: RRQ_OPERATOR_NAMESPACE]",
+    help="Manage the pools of this namespace only. Default: all. [env: RRQ_OPERATOR_NAMESPACE]",
 )
 @click.option(
     "--lease-namespace",
     envvar="POD_NAMESPACE",
-    help="Where the Lease of the leader is. Default: the namespace of the pod. [env: POD_NAMESPACE]",
+    help="Namespace of the Lease of the leader. Default: the namespace of the pod. [env: POD_NAMESPACE]",
 )
 @click.option(
     "--lease-name",
     default="rrq-operator",
     envvar="RRQ_OPERATOR_LEASE",
     show_default=True,
-    help="Name of that Lease; operators that share it take turns. [env: RRQ_OPERATOR_LEASE]",
+    help="Name of that Lease; of the operators that share it one leads. [env: RRQ_OPERATOR_LEASE]",
 )
 @click.option(
-    "--pod-name", default=socket.gethostname, envvar="POD_NAME", help="Names the leader in the Lease."
+    "--pod-name", default=socket.gethostname, envvar="POD_NAME", help="Name of this operator in the Lease."
 )
 @click.option(
     "--leader-election/--no-leader-election",
     default=True,
-    help="Without it there must never be a second operator.",
+    help="Without election only one operator may run.",
 )
 @click.option(
     "--http",
@@ -55,7 +55,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     default="INFO",
     envvar="RRQ_LOG_LEVEL",
-    help="The least that is worth a line. [env: RRQ_LOG_LEVEL]",
+    help="Lowest level that is logged. [env: RRQ_LOG_LEVEL]",
 )
 def run_command(
     namespace: str | None,
@@ -67,7 +67,7 @@ def run_command(
     log_format: LogFormat,
     log_level: str,
 ) -> None:
-    """Look after the RRQWorkerPools of a cluster until a signal ends it."""
+    """Manage the RRQWorkerPools of a cluster until a signal ends it."""
     import uvloop
 
     # Here, because kopf and the Kubernetes client take a second that `rrq-operator local` need not wait.

@@ -78,7 +78,7 @@ POOL_NAME = "a pool is named by lower-case letters, digits and '-'"
 SECRET_NAME = "the name of a Secret has lower-case letters"
 SECRET_KEY = "a key of a Secret has letters, digits"
 IMAGE = "an image has a name, without blanks"
-UNKNOWN = "is no field of a pool"
+UNKNOWN = "is not a field of a pool"
 
 
 def refused(name: str, place: str, value: Any, server: str, local: str | None = "") -> BadManifest:

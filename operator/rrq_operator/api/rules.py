@@ -148,7 +148,7 @@ class Part(BaseModel):
 
 _WORDS = {
     "missing": "is required",
-    "extra_forbidden": "is no field of a pool; look for a slip of the pen, or for a wrong indentation",
+    "extra_forbidden": "is not a field of a pool; check its spelling and its indentation",
 }
 
 

@@ -132,7 +132,8 @@ class ClusterCache:
         record = self.pools.get(key)
         if record is None or record.uid != uid or record.is_going or record.pool is None:
             return None
-        return record.pool if record.pool.spec.redis == redis else None
+        named = record.pool.spec.redis
+        return record.pool if named is redis or named == redis else None
 
     def _read_record(self, body: Mapping[str, Any]) -> PoolRecord | None:
         """Return what is kept of a pool, or None and a line in the log: one pool must not hide all others."""

@@ -129,9 +129,7 @@ class Housekeeping:
                 self._tables = await self._queues.read_cron_tables()
             known = [controller for controller in pools if controller.pool is not None]
             declared = [entry for one in known if one.pool for entry in self._entries_of(one.pool)]
-            short = self._queues.short_name
-            served = [[short(name) for name in worker.queues] for worker in seen.workers.values()]
-            unattended, attended = split_tables(self._tables, [one.queue_names for one in known], served)
+            unattended, attended = self._split_tables(seen, known) if self._tables else ([], [])
             self._queues.track_cron([*declared, *unattended], attended)
             for entry in await self._queues.fire_cron(seen.now_ms):
                 self._listener.cron_fired(entry)
@@ -191,6 +189,13 @@ class Housekeeping:
         except Exception as error:
             if self._unpublished.is_news(repr(error)):
                 logger.exception("pools not published", extra={"redis": repr(self._queues.identity)})
+
+    def _split_tables(
+        self, seen: Observation, pools: Iterable[KnownPool]
+    ) -> tuple[list[CronJob], list[CronJob]]:
+        short = self._queues.short_name
+        served = [[short(name) for name in worker.queues] for worker in seen.workers.values()]
+        return split_tables(self._tables, [pool.queue_names for pool in pools], served)
 
     def _entries_of(self, pool: Pool) -> list[CronJob]:
         """Return the cron entries of a spec, built once for each."""

@@ -29,17 +29,17 @@ from rrq_operator.local.session import LocalPlan, LocalSession, PoolFailed
     metavar="FILE",
     help="Manifest with one or more pools; - is stdin.",
 )
-@click.option("--redis-url", metavar="URL", help="Use this Redis, whatever the manifest says.")
+@click.option("--redis-url", metavar="URL", help="Use this Redis instead of that of the manifest.")
 @click.option(
     "--log-folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the logs of the replicas here. Default: a temporary folder that goes with the end.",
+    help="Keep the logs of the replicas here. Default: a temporary folder that is removed at the end.",
 )
 def local_command(path: str, redis_url: str | None, log_folder: Path | None) -> None:
     """Run the pools of a manifest on this machine: a replica is a supervisor process.
 
-    Sized by the same decisions as in a cluster. Without a Redis in the manifest one is started, and goes with
-    the end. Ctrl+C lets running jobs end first; a second one hurries.
+    The same decisions as in a cluster size them. Without a Redis in the manifest one is started, and stopped at the
+    end. Ctrl+C lets running jobs end first; a second one hurries.
     """
     with _refusing(), contextlib.ExitStack() as stack:
         pools = read_pools(path)
@@ -60,7 +60,7 @@ async def _run(session: LocalSession, display: Display) -> None:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn what a user can mend into one message instead of a traceback."""
+    """Turn errors that a user can correct into one message instead of a traceback."""
     try:
         yield
     except ValidationError as error:

@@ -53,7 +53,7 @@ class LocalPool(GroupPool):
 
     @abstractmethod
     async def look_after(self, now: float) -> bool:
-        """See to the processes; returns whether there is news that a decision may depend on."""
+        """Probe, restart and end processes; returns whether there is news that a decision may depend on."""
 
     @abstractmethod
     def stop(self, now: float) -> None:

@@ -22,7 +22,7 @@ from rrq_operator.local.session import LocalSession
 async def running(session: LocalSession, display: Display) -> AsyncIterator[asyncio.Task[None]]:
     """Run and show a session for the length of the block, then drain it. Yields the task that runs it.
 
-    Signals that usually end a program end the session, the second one in a hurry.
+    Signals that usually end a program stop the session; a second one hurries.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -52,7 +52,7 @@ def redis_of(
         # On disk, so that jobs outlive a crash of the server.
         own = stack.enter_context(EmbeddedRedis(appendonly=True)).dsn if reasons else ""
         for reason in reasons:
-            say(f"Redis is started here and goes with the end: {reason}.")
+            say(f"Redis is started here and stopped at the end: {reason}.")
         addresses = [RedisIdentity(choice.dsn or own, choice.key_prefix) for choice in choices]
         for dsn in dict.fromkeys(address.url for address in addresses):
             say(f"Redis: {mask_dsn(dsn)} (to enqueue from another shell, set {DSN_VARIABLE} to it)")
@@ -61,7 +61,7 @@ def redis_of(
 
 @contextlib.contextmanager
 def log_folder_of(wanted: Path | None) -> Iterator[Path]:
-    """Yield the folder for logs: the one that was asked for, or one that goes with the end."""
+    """Yield the folder for logs: the one that was asked for, or one that is removed at the end."""
     if wanted is not None:
         # Applications log anything, and only the user who runs this should read it.
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Runs the pools of local mode together, from the first look to the last process."""
+"""Runs the pools of local mode together, from the first round to the last process."""
 
 import asyncio
 import uuid

@@ -66,7 +66,7 @@ async def test_a_pool_of_one_run_runs_once_and_its_neighbour_hands_back_at_its_d
     assert local_mode.ledger.count("effect") == 1
 
 
-async def test_a_run_that_fails_is_tried_again_and_then_said_to_have_failed(
+async def test_a_run_that_fails_is_retried_and_then_reported_as_failed(
     run_local: Callable[..., LocalMode], producer: RRQClient
 ) -> None:
     await producer.enqueue("note")

@@ -39,7 +39,7 @@ async def test_sigterm_drains_and_hands_back(
     assert await producer.job_store.get_queued_job_ids("jobs") == [long.id]
 
 
-async def test_a_replica_that_dies_is_started_again_and_a_second_ctrl_c_hurries(
+async def test_a_replica_that_dies_is_restarted_and_a_second_ctrl_c_hurries(
     run_local: Callable[..., LocalMode], producer: RRQClient
 ) -> None:
     local_mode = run_local(build_manifest(scaling={"minReplicas": 1}, worker={"drainSeconds": 600}))
