@@ -113,8 +113,6 @@ class RRQWorker:
         """In burst mode: everything that was due has been run."""
         return self._burst.is_over
 
-    # Life cycle
-
     async def run(self) -> None:
         """Work until a signal, ``_request_shutdown`` or, in burst mode, the end of due jobs."""
         self.status = "running"

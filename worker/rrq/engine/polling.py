@@ -146,8 +146,6 @@ class Poller:
         executing = len(self._worker._running_tasks) - self._consumer.unacknowledged
         return self._worker.settings.worker_concurrency - executing
 
-    # Claiming and starting
-
     async def poll(self, count: int) -> int:
         """Claim up to ``count`` jobs and start them; returns how many, without waiting for them."""
         worker = self._worker
@@ -235,8 +233,6 @@ class Poller:
             # It ended without a report, cancelled before its first step for instance: its job goes back.
             for attempt in self._book.find_by_task(task):
                 self._consumer.hand_back(attempt, INTERRUPTED)
-
-    # Waiting
 
     async def back_off(self, error: Exception) -> None:
         """Redis gave no answer: wait, longer with each failure."""
