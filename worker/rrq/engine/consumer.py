@@ -108,8 +108,8 @@ class Consumer:
         sent_at = monotonic()
         try:
             return await worker.job_store.claim_jobs(request), sent_at
+        # Redis may have claimed jobs for this worker; reconciling requeues them. A cancellation hides the reply too.
         except BaseException:
-            # Redis may have claimed jobs for this worker; reconciling gives them back.
             registration.needs_reconcile = True
             if worker.observer is not None:
                 worker.observer.on_failed_claim()

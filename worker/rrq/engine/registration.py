@@ -89,6 +89,7 @@ class Registration:
             self.needs_reconcile = False
             try:
                 await self._reconcile()
+            # A cancellation too: Redis may have the list or not, so the worker sends it again.
             except BaseException:
                 self.needs_reconcile = True
                 raise
