@@ -1,6 +1,9 @@
 """What callers may catch, and what the messages tell them."""
 
+import ast
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,39 @@ def test_one_except_clause_catches_every_error_of_rrq_but_the_one_that_0_7_left_
     assert exc.MaxRetriesExceeded.__mro__[1] is Exception
     assert issubclass(exc.UnserializableArguments, TypeError)
     assert issubclass(exc.InvalidJob, ValueError)
+
+
+def read_drawing() -> dict[str, str]:
+    """Return the base that each class of the drawing hangs from."""
+    bases, above = {}, ["Exception"]
+    for line in (exc.__doc__ or "").splitlines():
+        if branch := re.match(r"    ([│ ]*)[├└]── (\w+)", line):
+            depth = len(branch[1]) // 4
+            above[depth + 1 :] = [branch[2]]
+            bases[branch[2]] = above[depth]
+    return bases
+
+
+def read_classes() -> dict[str, set[str]]:
+    """Return the bases of each exception class in the library's code."""
+    root = Path(exc.__file__).parent
+    classes = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"Exception", "ClickException"}
+    while more := {name for name, bases in classes.items() if bases & found} - found:
+        found |= more
+    return {name: bases for name, bases in classes.items() if name in found}
+
+
+def test_the_drawing_shows_every_exception_of_the_library_below_its_base() -> None:
+    drawn, classes = read_drawing(), read_classes()
+    assert drawn.pop("ClickException") == "Exception"
+    assert set(drawn) == set(classes)
+    assert {name: base for name, base in drawn.items() if base not in classes[name]} == {}
 
 
 def test_retry_job_has_a_default_message_and_no_delay() -> None:

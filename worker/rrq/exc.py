@@ -10,6 +10,7 @@
     │   ├── JobCancelled               … was cancelled
     │   ├── JobUnfinished              … has not ended in the time it was given
     │   ├── RedisUnavailable           a producer could not reach Redis
+    │   │   └── RedisCutOff            … as producers get it: a ConnectionError of redis-py too (broker/connection.py)
     │   ├── NotDurable                 a job is queued, and Redis did not confirm that it is safe
     │   ├── EnqueueError               a job was refused before it reached Redis
     │   │   ├── FunctionDisabled       … a person has disabled its function
@@ -20,9 +21,14 @@
     │   ├── BurstFailed                a burst ended without being done
     │   │   └── FunctionsMissing       … it ran everything but jobs whose functions it does not have
     │   ├── LeaseLost                  this worker was declared dead and lost its jobs
-    │   ├── HandlerNotFound            no handler is registered for a job
-    │   └── SettingsError              the settings cannot be loaded or cannot work
-    └── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
+    │   ├── SettingsError              the settings cannot be loaded or cannot work
+    │   ├── RedisServerNotFound        this machine has no Redis or Valkey server to embed (embedded.py)
+    │   ├── RedisServerFailed          the embedded server ended or did not answer (embedded.py)
+    │   ├── BenchError                 a test calls its bench in a way that makes no sense (testing/bench.py)
+    │   └── OrderRefused               the dashboard rejects an order of its user (dashboard/actions.py)
+    ├── MaxRetriesExceeded             not below RRQError, as in RRQ 0.7
+    └── ClickException                 of click
+        └── Refusal                    a command ends with a message and exit code 1 (commands/refusal.py)
 
 ``client.py`` turns errors of Redis into RedisUnavailable or EnqueueError; workers wait them out.
 Every class survives pickling, because some applications pass results between processes.

@@ -4,7 +4,7 @@ An error that a hook raises is logged with its name and disturbs no job. Events 
 ``worker.py`` and ``engine/``; the exporters that come with RRQ are in ``rrq.exporters``.
 """
 
-# ruff: noqa: B027 - empty methods are the point: a hook overrides only the events it listens to.
+# ruff: noqa: B027  empty methods are the point: a hook overrides only the events it listens to.
 
 import asyncio
 import importlib
@@ -33,7 +33,7 @@ _EXPORT_METHODS: Final[Mapping[str, str]] = {
 }
 
 
-class RRQHook(ABC):  # noqa: B024
+class RRQHook(ABC):  # noqa: B024  a hook overrides only the events it listens to
     """Base of event hooks. Override the events of interest; the others do nothing."""
 
     def __init__(self, settings: RRQSettings) -> None:
@@ -172,14 +172,14 @@ class HookManager:
             self.exporters[name] = self._load_exporter(name)
         except SettingsError as error:
             logger.error("metrics exporter %s could not be loaded: %s", name, error, extra={"resource": name})
+        # The same for an exporter of the application.
         except Exception:
             logger.exception("metrics exporter %s could not be loaded", name, extra={"resource": name})
 
     def _load_hook(self, path: str) -> RRQHook:
         loaded = _load_class(path)
         if not issubclass(loaded, RRQHook):
-            # A ValueError, as in RRQ 0.7.
-            raise ValueError(  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004  as in RRQ 0.7
                 f"{path} is not a subclass of RRQHook; derive it from rrq.hooks.RRQHook."
             )
         return loaded(self.settings)

@@ -47,14 +47,13 @@ class JobRegistry:
         Raises ValueError when it is not callable, or when the name is taken and ``replace`` is
         false.
         """
-        # Not TypeError in either case: applications of RRQ 0.7 catch this one.
         if not isinstance(name, str):
-            raise ValueError(  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004  applications of RRQ 0.7 catch this one
                 f"The name of a handler is text, not {type(name).__name__}. "
                 "Write register('send_email', send_email): first the name, then the function."
             )
         if not callable(handler):
-            raise ValueError(  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004  applications of RRQ 0.7 catch this one
                 f"Handler for '{name}' must be a callable. This is a {type(handler).__name__}: "
                 "pass the function itself, without calling it."
             )

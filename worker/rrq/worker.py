@@ -58,7 +58,9 @@ class RRQWorker:
     ) -> None:
         if isinstance(queues, str):
             # A text is a sequence of letters, and each would be served as a queue.
-            raise ValueError(f"queues is a list of names, not text. Write queues=[{queues!r}].")  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004  empty `queues` raise the same
+                f"queues is a list of names, not text. Write queues=[{queues!r}]."
+            )
         self.settings = settings
         self.job_registry = job_registry
         self.queues = queues if queues is not None else [settings.default_queue_name]
@@ -113,8 +115,6 @@ class RRQWorker:
         """In burst mode: everything that was due has been run."""
         return self._burst.is_over
 
-    # Life cycle
-
     async def run(self) -> None:
         """Work until a signal, ``_request_shutdown`` or, in burst mode, the end of due jobs."""
         self.status = "running"
@@ -131,9 +131,9 @@ class RRQWorker:
             await self._stop()
 
     async def _stop(self) -> None:
-        # A failing hook of the application must not keep the worker from ending in order.
         try:
             await self._call_shutdown_hook()
+        # A failing hook of the application must not keep the worker from ending in order.
         except Exception:
             logger.exception("shutdown hook failed", extra={"worker_id": self.worker_id})
         # Not before the hook: a signal that comes while it runs would end the process in its middle.

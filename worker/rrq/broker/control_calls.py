@@ -42,8 +42,6 @@ _CLOCK_SKEW_SECONDS = 300
 class ControlCalls(RedisAccess):
     """Pauses and limits work, changes jobs that wait or are dead, and keeps the audit."""
 
-    # Pauses and limits
-
     async def set_pause(
         self, target: str, state: PauseState | None, actor: str = "", reason: str = ""
     ) -> bool:
@@ -118,8 +116,6 @@ class ControlCalls(RedisAccess):
         counts = await asyncio.gather(*(self.connection.call(command, name_key(scope)) for scope in scopes))
         return dict(zip(scopes, counts, strict=True))
 
-    # Jobs that wait
-
     async def cancel_where(self, chosen: JobFilter, actor: str = "", *, only_count: bool = False) -> int:
         """Cancel the waiting jobs that fit, blocked ones too; returns how many. Running jobs go on."""
         queue_key = self.keys.queue_key(chosen.queue)
@@ -150,8 +146,6 @@ class ControlCalls(RedisAccess):
             count, stay, more = await self.connection.run("cancel_where", [place], args, read=read)
             total, skipped = total + count, skipped + stay
         return total
-
-    # Dead letters
 
     async def requeue_dead_letters(
         self, dlq_name: str, target_queue: str, most: int, job_ids: Sequence[str] = ()
@@ -190,8 +184,6 @@ class ControlCalls(RedisAccess):
             await self.audit(actor, "edit", f"job:{job_id}", {})
         return bool(changed)
 
-    # Audit
-
     async def audit(self, actor: str, action: str, target: str, detail: Mapping[str, Any]) -> None:
         """Note what a person did; nothing for an empty actor."""
         if not actor:
@@ -204,8 +196,6 @@ class ControlCalls(RedisAccess):
         last = f"({before}" if before else "+"
         entries = await self.connection.call("XREVRANGE", self.keys.audit, last, "-", "COUNT", count)
         return [parse_audit(decode(entry_id), decode_pairs(fields)) for entry_id, fields in entries]
-
-    # Sessions of the dashboard
 
     async def add_ended_session(
         self, role: str, session_id: str, expires_at_seconds: int, now_seconds: float

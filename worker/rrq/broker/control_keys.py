@@ -16,8 +16,6 @@ class ControlKeys:
 
     prefix: str = DEFAULT_PREFIX
 
-    # Keys with a name inside
-
     def slots_key(self, scope: str) -> str:
         """Set of the jobs that run under a limit.
 
@@ -68,8 +66,6 @@ class ControlKeys:
         Lives for 13 hours after the last one.
         """
         return f"{self.prefix}dashboard:ended:{role}"
-
-    # Keys that exist once
 
     @cached_property
     def active_queues(self) -> str:

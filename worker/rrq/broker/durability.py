@@ -68,8 +68,6 @@ class DurableConnection:
     def _count_socket(self) -> None:
         self._socket_number += 1
 
-    # Shared waits
-
     async def _join_next_wait(self) -> int:
         """Take part in the wait that starts after this moment; returns the number of its socket."""
         loop = asyncio.get_running_loop()
@@ -115,8 +113,6 @@ class DurableConnection:
 
     async def _call(self, *command: Any, read: Callable[[Any], Any] | None = None) -> Any:
         return await self._connection.call(*command, timeout_seconds=self._longest_seconds, read=read)
-
-    # What the server can do
 
     async def _examine_server(self) -> None:
         """Check, once per socket, that this server can confirm writes."""

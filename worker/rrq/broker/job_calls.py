@@ -182,8 +182,6 @@ class JobCalls(RedisAccess):
 
         return await self.connection.run("cancel_job", [], [self.keys.prefix, job_id], read=read)
 
-    # What an attempt notes while it runs
-
     async def leave_trace(self, job_id: str, token: str, trace_context: str) -> bool:
         """Change the trace context (JSON) of a job; False when the attempt no longer owns it."""
         args = [self.keys.prefix, token, trace_context]
@@ -211,8 +209,6 @@ class JobCalls(RedisAccess):
         except (TypeError, ValueError):
             return 0.0
         return max(0.0, await self._read_now_ms() - met_at_ms) / 1000
-
-    # Batches
 
     async def open_batch(self, batch_id: str, total: int, callback: str, keep_seconds: int) -> None:
         """Prepare a batch whose jobs are still to be queued. ``callback`` is JSON, '' for none.

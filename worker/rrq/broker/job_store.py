@@ -44,8 +44,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
     def _format_dlq_key(self, dlq_name: str) -> str:
         return self.keys.dlq_key(dlq_name)
 
-    # Job records
-
     async def save_job_definition(self, job: Job) -> None:
         """Write all fields of the job that have a value; other fields of its hash stay."""
         await self.redis.hset(self.keys.job_key(job.id), mapping=build_job_hash(job))  # type: ignore[arg-type]  # dict is invariant
@@ -78,8 +76,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
     async def increment_job_retries(self, job_id: str) -> int:
         """Count one more attempt; returns the new count."""
         return int(await self.redis.hincrby(self.keys.job_key(job_id), "current_retries", 1))
-
-    # Queues
 
     async def add_job_to_queue(self, queue_name: str, job_id: str, score: float) -> None:
         """Queue a job at ``score`` (ms); a job already queued there moves."""
@@ -122,8 +118,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
                 pipe.zcard(self.keys.queue_key(name))
             sizes = await pipe.execute()
         return dict(zip(queue_names, sizes, strict=True))
-
-    # Locks
 
     async def acquire_job_lock(self, job_id: str, worker_id: str, lock_timeout_ms: int) -> bool:
         """Take the processing lock if it is free."""
@@ -179,8 +173,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
             ex=max(60, 2 * self.settings.expected_job_ttl),
         )
 
-    # Atomic steps under their 0.7 names
-
     async def atomic_lock_and_remove_job(
         self, job_id: str, queue_name: str, worker_id: str, lock_timeout_ms: int
     ) -> tuple[bool, int]:
@@ -220,8 +212,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
             read=int,
         )
         return retries
-
-    # Outcomes and dead letters
 
     async def save_job_result(self, job_id: str, result: Any, ttl_seconds: int) -> None:
         """Store a result: TTL above 0 expires the hash, 0 keeps it for ever, below 0 no change."""
@@ -280,8 +270,6 @@ class JobStore(JobCalls, LeaseCalls, CronCalls, ControlCalls, ObserveCalls):
             if taken == 0:
                 break
         return total
-
-    # Workers and monitoring
 
     async def set_worker_health(self, worker_id: str, data: dict[str, Any], ttl_seconds: int) -> None:
         """Write a health record that expires; errors are logged, not raised."""

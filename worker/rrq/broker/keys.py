@@ -21,8 +21,6 @@ __all__ = ["DEFAULT_PREFIX", "Keys"]
 class Keys(ControlKeys):
     """Names the keys of one deployment, all of them starting with ``prefix``."""
 
-    # Keys with a name inside
-
     def job_key(self, job_id: str) -> str:
         """Hash with the definition and the outcome of a job.
 
@@ -177,8 +175,6 @@ class Keys(ControlKeys):
         own = "" if self.prefix == DEFAULT_PREFIX else self.prefix
         return f"{own}last_process:{unique_key}"
 
-    # Keys that exist once
-
     @cached_property
     def leases(self) -> str:
         """Sorted set of living workers, scored by the end of their lease in ms of Redis time.
@@ -210,8 +206,6 @@ class Keys(ControlKeys):
         Lives for ever.
         """
         return f"{self.prefix}counters"
-
-    # Names for people
 
     def queue_name(self, name: str) -> str:
         """The short form of a queue name, the same for each form that producers and workers write."""

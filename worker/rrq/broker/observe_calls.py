@@ -127,8 +127,6 @@ class ObserveCalls(RedisAccess):
             return parse_server_facts(info, None, self.connection.place)
         return parse_server_facts(info, snapshots.decode(), self.connection.place)
 
-    # Pools
-
     async def publish_pools(
         self, reports: Sequence[PoolReport], decided: Collection[str] = (), gone: Sequence[str] = ()
     ) -> None:
@@ -162,8 +160,6 @@ class ObserveCalls(RedisAccess):
         key = self.keys.decisions_key(pool)
         entries = await self.connection.call("XREVRANGE", key, "+", "-", "COUNT", count)
         return [parse_pool_decision(decode_pairs(values)) for _, values in reversed(entries)]
-
-    # Statistics
 
     async def read_stats(self, minutes: int) -> list[MinuteStats]:
         """Return the last minutes, the oldest first, the present one last."""

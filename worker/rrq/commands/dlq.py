@@ -37,9 +37,6 @@ dlq.add_command(dlq_edit)
 dlq.add_command(dlq_delete)
 
 
-# Listing
-
-
 @dataclass(frozen=True)
 class LetterPage:
     """Which part of a dead letter list to show."""
@@ -141,9 +138,6 @@ async def _find(store: JobStore, wanted: StoredJobFilter, page: LetterPage) -> _
     return found
 
 
-# Statistics
-
-
 @dataclass
 class _Stats:
     dlq_name: str
@@ -219,9 +213,6 @@ def _stats_json(stats: _Stats) -> dict[str, object]:
         "by_function": dict(counts.functions.most_common()),
         "error_patterns": dict(counts.errors.most_common(_MOST_PATTERNS)),
     }
-
-
-# One dead letter
 
 
 @dlq.command("inspect")

@@ -45,9 +45,6 @@ def build_letter_table(title: str, jobs: Sequence[StoredJob]) -> Table:
     return Table(title, _LETTER_COLUMNS, rows)
 
 
-# Requeueing
-
-
 @dataclass(frozen=True)
 class Requeue:
     """Which dead letters to requeue, and where to."""
@@ -191,9 +188,6 @@ def _requeued_json(done: _Requeued) -> dict[str, object]:
     }
 
 
-# Editing
-
-
 @dataclass(frozen=True)
 class _Edit:
     job_id: str
@@ -264,9 +258,6 @@ def _stored(job: StoredJob, value: Any, kind: type, option: str) -> Any:
     if not isinstance(value, kind):
         raise Refusal(f"The stored arguments of job '{job.job_id}' cannot be read; give {option} too")
     return value
-
-
-# Deleting
 
 
 @click.command("delete")

@@ -27,9 +27,6 @@ _function_argument = click.argument("function_name", metavar="FUNCTION")
 _reason_option = click.option("--reason", default="", help="Why, for everyone who finds it paused.")
 
 
-# Pauses
-
-
 @click.command()
 @_target_argument
 @_reason_option
@@ -115,9 +112,6 @@ def print_resumed(target: str, was_paused: bool) -> None:
     print_line(f"{target} is resumed." if was_paused else f"{target} was not paused.")
 
 
-# Limits
-
-
 @click.group()
 def limit() -> None:
     """Limit how many jobs run at once, or start in a period."""
@@ -187,9 +181,6 @@ def remove_limit(run: RunOnStore, target: str, actor: str) -> None:
     print_line(f"{target}: {now}." if was_set else f"{target} had no limit set by hand; {now}.")
 
 
-# Everything at once
-
-
 @click.command()
 @store_option
 @json_option
@@ -209,9 +200,6 @@ def show_flow(run: RunOnStore, as_json: bool) -> None:
         print_table(table)
     if not shown:
         print_line("Nothing is paused, limited or blocked")
-
-
-# Who did it
 
 
 @click.command()

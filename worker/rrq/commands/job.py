@@ -32,9 +32,6 @@ job.add_command(job_show)
 job.add_command(job_trace)
 
 
-# Listing
-
-
 @job.command("list")
 @click.option(
     "--status", type=click.Choice(JOB_STATUSES, case_sensitive=False), help="Only jobs with this status."
@@ -88,9 +85,6 @@ def _build_rows(found: FoundJobs) -> list[tuple[str, ...]]:
     ]
 
 
-# Replaying
-
-
 @job.command("replay")
 @click.argument("job_id", metavar="ID")
 @click.option("--queue", "queue_name", help="Queue of the new job. Default: the queue of the old one.")
@@ -133,9 +127,6 @@ async def enqueue_one(store: JobStore, request: JobRequest) -> Job:
         return (await client.enqueue_many([request]))[0]
     finally:
         await client.close()
-
-
-# Cancelling
 
 
 @job.command("cancel")

@@ -19,8 +19,6 @@ from rrq.version import __version__
 
 Command = Callable[..., Any]
 
-# Every program
-
 
 def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if not is_wanted or context.resilient_parsing:
@@ -54,8 +52,6 @@ log_format_option = click.option(
     help="auto: text on a terminal, JSON elsewhere. [env: RRQ_LOG_FORMAT]",
 )
 
-# Lists
-
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -88,9 +84,6 @@ def max_scan_option(default: int = 10_000) -> Callable[[Command], Command]:
     )
 
 
-# Who does it
-
-
 def _check_actor(_: click.Context, parameter: click.Parameter, given: str | None) -> str:
     if given is None:
         return name_login()
@@ -117,8 +110,6 @@ as_option = click.option(
     callback=_check_actor,
     help="Who does this, for `rrq audit`. Default: your login name and host.",
 )
-
-# The arguments of a job
 
 
 def _parse_args(_: click.Context, parameter: click.Parameter, text: str | None) -> list[Any] | None:
@@ -148,8 +139,6 @@ kwargs_option = click.option(
     "--kwargs", "kwargs", callback=_parse_kwargs, help="Keyword arguments as a JSON object."
 )
 
-# Cancelling waiting jobs
-
 
 def cancel_options(command: Command) -> Command:
     """Add the options that choose among the jobs of a queue, and those that control the question."""
@@ -169,8 +158,6 @@ def cancel_options(command: Command) -> Command:
         command = option(command)
     return command
 
-
-# Limits
 
 _LIMIT_FIELDS = (
     *("concurrency", "key", "key_position", "per_key"),

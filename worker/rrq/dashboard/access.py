@@ -118,9 +118,6 @@ def name_actor(name: str, role: Role) -> str:
     return f"{word} ({role} token)" if word else f"{role} token"
 
 
-# Signatures
-
-
 def build_key(policy: AccessPolicy, secret: bytes) -> bytes:
     """Return the key that signs cookies.
 

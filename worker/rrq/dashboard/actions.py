@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from rrq.broker.messages import CancelCode
 from rrq.dashboard.dead_groups import group_id_of
 from rrq.dashboard.reading import read_dead_letters
-from rrq.exc import InvalidLimit
+from rrq.exc import InvalidLimit, RRQError
 from rrq.flow import JobFilter, PauseState, check_target
 from rrq.inspect.dead_letters import (
     DeadLetter,
@@ -28,7 +28,7 @@ _LONGEST_TEXT: Final = 500
 _IDS_AUDITED: Final = 20
 
 
-class OrderRefused(Exception):
+class OrderRefused(RRQError):
     """The order makes no sense, or no longer does; the text is for the user who sent it."""
 
 

@@ -100,8 +100,6 @@ class Callers:
         """Return the address that a request comes from, seen through trusted proxies."""
         return find_client(self._policy, _peer(request), request.headers.getall("X-Forwarded-For", []))
 
-    # Requests
-
     async def show_session(self, request: web.Request) -> web.StreamResponse:
         caller = await self.find(request)
         server = {"version": __version__, "takes_tokens": self._policy.takes_tokens}

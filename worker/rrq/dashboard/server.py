@@ -79,8 +79,6 @@ class Dashboard:
         post("/api/actions/{name}", self._act)
         return app
 
-    # Around every request
-
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -136,8 +134,7 @@ class Dashboard:
 
         return answer
 
-    # The page itself has no data, so that it is served before the user signs in
-
+    # Served before the user signs in: the page itself has no data.
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return self._send_asset(request, "index.html")
 
@@ -159,8 +156,6 @@ class Dashboard:
     async def _livez(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text="the dashboard answers\n")
 
-    # Actions
-
     async def _act(self, request: web.Request) -> web.StreamResponse:
         caller = await self._callers.find_writer(request)
         if isinstance(caller, Denial):
@@ -170,8 +165,6 @@ class Dashboard:
         self._pages.forget_all()
         logger.info("action", extra={"action": name, "actor": caller.actor, "affected": done.affected})
         return answer_json({"affected": done.affected, "words": done.words})
-
-    # From start to end
 
     async def _run_feed(self, _: web.Application) -> AsyncIterator[None]:
         feed = asyncio.create_task(self._feed.run(self._ending))

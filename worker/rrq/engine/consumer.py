@@ -52,8 +52,6 @@ class Consumer:
         #: Set when an attempt has ended: its slot may be claimed for while the outcome is on its way.
         self.slot_freed = asyncio.Event()
 
-    # Claims
-
     @property
     def is_making_room(self) -> bool:
         """Whether suspects wait until this worker has nothing else in hand; until then it claims nothing."""
@@ -110,8 +108,8 @@ class Consumer:
         sent_at = monotonic()
         try:
             return await worker.job_store.claim_jobs(request), sent_at
+        # Redis may have claimed jobs for this worker; reconciling requeues them. A cancellation hides the reply too.
         except BaseException:
-            # Redis may have claimed jobs for this worker; reconciling gives them back.
             registration.needs_reconcile = True
             if worker.observer is not None:
                 worker.observer.on_failed_claim()
@@ -155,8 +153,6 @@ class Consumer:
         attempt = Attempt(job, claimed, sent_at)
         self._book.add(attempt, choose_timeout_seconds(job, self._worker.settings))
         return attempt
-
-    # Outcomes
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:

@@ -52,8 +52,6 @@ class Drain:
         #: Monotonic time until which cancelled jobs may report; ``inf`` when none was cancelled.
         self._patience_ends_at = inf
 
-    # What begins it
-
     def handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in self._worker.SIGNALS:
@@ -106,8 +104,6 @@ class Drain:
         )
         self._until = monotonic() + grace_seconds
         self._until_changed.set()
-
-    # The end
 
     async def finish_jobs(self) -> None:
         """Let running jobs end and outcomes be stored within the grace period, then cancel and hand back the rest."""

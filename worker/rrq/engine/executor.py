@@ -143,8 +143,6 @@ class Executor:
             await hooks.export_metric("counter", "rrq_jobs", 1, labels)
         await verdict
 
-    # The call of the handler
-
     async def _call(
         self, handler: Handler, job: Job, queue_name: str, timeout_seconds: float, attempt: Attempt | None
     ) -> Any:

@@ -56,8 +56,6 @@ class Failures:
         #: Functions of which this worker has put off jobs, because it has no handler for them.
         self.missing_functions: set[str] = set()
 
-    # Errors
-
     async def retry_on_request(self, job: Job, request: RetryJob, queue_name: str) -> None:
         """The handler raised RetryJob."""
         logger.info("job asked to be retried", extra=describe_job(job, self._worker))
@@ -133,8 +131,6 @@ class Failures:
         except REDIS_ERRORS as error:
             logger.debug("trace not left for the next attempt", extra={"error": str(error)})
 
-    # Cancellations
-
     async def end_cancelled(self, job: Job, queue_name: str, attempt: Attempt | None) -> None:
         """The task of the job was cancelled: by a drain, by a lost lease or because the job is to be cancelled."""
         if attempt is not None and attempt.is_lost:
@@ -155,8 +151,6 @@ class Failures:
         run_at = job.next_scheduled_run_time or job.enqueue_time
         queue_key = self._worker.job_store.keys.queue_key(queue_name)
         await self._report(job, OutcomeKind.BACK, INTERRUPTED, run_at.timestamp() * 1000, queue_key)
-
-    # Functions without a handler
 
     async def end_unknown_function(self, job: Job, queue_name: str) -> None:
         """Put the job off, for a worker that has its function; dead-letter it when none came in time."""

@@ -76,12 +76,12 @@ class Poller:
         shutdown.add_done_callback(lambda _: self._consumer.slot_freed.set())
         try:
             while not worker._shutdown_event.is_set():
-                # The loop survives whatever a round raises; overridden methods are foreign code.
                 try:
                     if await self.run_round():
                         break
                 except BurstFailed:
                     raise
+                # The loop survives whatever a round raises; overridden methods are foreign code.
                 except Exception:
                     logger.exception("worker round failed", extra={"worker_id": worker.worker_id})
                     await self.pause(worker._calculate_jittered_delay(_LONGEST_RETRY_SECONDS))
@@ -146,8 +146,6 @@ class Poller:
         executing = len(self._worker._running_tasks) - self._consumer.unacknowledged
         return self._worker.settings.worker_concurrency - executing
 
-    # Claiming and starting
-
     async def poll(self, count: int) -> int:
         """Claim up to ``count`` jobs and start them; returns how many, without waiting for them."""
         worker = self._worker
@@ -207,6 +205,7 @@ class Poller:
                 await worker.job_store.update_job_status(job.id, JobStatus.ACTIVE)
             loop = worker._loop or asyncio.get_running_loop()
             task = loop.create_task(worker._execute_job(job, queue_name))
+        # A cancellation too: a claimed job that has no task returns to its queue.
         except BaseException:
             if attempt is None:
                 await worker.job_store.release_job_lock(job.id)
@@ -235,8 +234,6 @@ class Poller:
             # It ended without a report, cancelled before its first step for instance: its job goes back.
             for attempt in self._book.find_by_task(task):
                 self._consumer.hand_back(attempt, INTERRUPTED)
-
-    # Waiting
 
     async def back_off(self, error: Exception) -> None:
         """Redis gave no answer: wait, longer with each failure."""

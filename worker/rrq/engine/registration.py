@@ -89,6 +89,7 @@ class Registration:
             self.needs_reconcile = False
             try:
                 await self._reconcile()
+            # A cancellation too: Redis may have the list or not, so the worker sends it again.
             except BaseException:
                 self.needs_reconcile = True
                 raise
@@ -165,8 +166,6 @@ class Registration:
             self._book.lose(attempt)
         self.is_registered = False
 
-    # Heartbeat
-
     def describe_health(self) -> dict[str, object]:
         """Return the health record; also called from the thread that renews the lease."""
         worker = self._worker
@@ -221,8 +220,6 @@ class Registration:
                     attempt.is_cancel_requested = True
                     attempt.task.cancel()
         worker._hooks.trigger_soon("on_worker_heartbeat", worker_id, dict(health))
-
-    # The end
 
     async def stop(self) -> None:
         """End the lease and deregister; jobs that could not be stopped go back when this process has ended."""

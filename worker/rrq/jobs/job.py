@@ -15,9 +15,7 @@ from rrq.jobs.request import new_job_id
 __all__ = ["Job", "JobResult", "JobStatus"]
 
 
-# Not StrEnum: its str() is the bare value, while applications of 0.7 see "JobStatus.PENDING" in
-# their logs and compare with it.
-class JobStatus(str, Enum):  # noqa: UP042
+class JobStatus(str, Enum):  # noqa: UP042  str() is "JobStatus.PENDING" in 0.7, which applications compare with
     """Where a job stands. The text stored in Redis is the member's name."""
 
     PENDING = "PENDING"

@@ -120,8 +120,6 @@ class ChildProcess:
     def finished_jobs(self) -> int:
         return self.report.finished_jobs if self.report is not None else 0
 
-    # Its messages
-
     async def _listen(self) -> None:
         try:
             async for message in self._channel.read():
@@ -154,8 +152,6 @@ class ChildProcess:
 
     def send(self, message: Message) -> None:
         self._channel.send(message)
-
-    # Its state
 
     def sample(self) -> None:
         """Read the vitals; a process that has just died keeps its last ones."""
@@ -237,8 +233,6 @@ class ChildProcess:
             self.vitals.descriptors,
             report.tasks if report is not None else None,
         )
-
-    # Its end
 
     def terminate(self, kill_at: float) -> None:
         """Ask it to drain; kills it if it is still alive at ``kill_at``."""

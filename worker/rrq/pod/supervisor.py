@@ -89,8 +89,6 @@ class Supervisor:
         kills = [child.kill_at - now for child in self.children if child.kill_at is not None]
         return max(0.0, min([_TURN_SECONDS, *kills]))
 
-    # Signals
-
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,8 +124,6 @@ class Supervisor:
         if self._exit_code is None:
             self._exit_code = code
         self._wake.set()
-
-    # Looking after the children
 
     def _look_after(self, now: float) -> None:
         if now - self._status.state.at > _OWN_STALL_SECONDS:
@@ -185,8 +181,6 @@ class Supervisor:
             logger.info("worker process is replaced", extra={"pid": child.pid, "reason": reason})
             child.retire(reason)
 
-    # Messages of the children
-
     def _on_message(self, child: ChildProcess, message: Message) -> None:
         place = self._places[child.place]
         match message:
@@ -233,8 +227,6 @@ class Supervisor:
         self._heartbeat.connect(first.settings, first.hello.queues)
         for child in known:
             child.renews_itself = _address(child.settings or first.settings) != _address(first.settings)
-
-    # Deaths
 
     def _collect_dead(self) -> None:
         """Collect every process that has ended, including orphans that the kernel gave to this process."""
@@ -325,8 +317,6 @@ class Supervisor:
         self._end(code)
         for child in self.children:
             child.terminate(monotonic() + KILL_AFTER_GRACE_SECONDS)
-
-    # For the heartbeat
 
     def _build_beats(self) -> list[Beat]:
         beats = [child.build_beat() for child in self.children]

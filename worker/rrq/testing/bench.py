@@ -117,8 +117,6 @@ class JobBench:
     def _open_store(self) -> BenchStore:
         return BenchStore(self.settings, self._clock, self._lost_replies)
 
-    # Running jobs
-
     async def run_due(self, *, most: int = 1_000) -> list[JobRun]:
         """Run all that is due, follow-ups included, and return every attempt that ended.
 
@@ -168,8 +166,6 @@ class JobBench:
     def _note(self, run: JobRun) -> None:
         self.runs.append(run)
 
-    # Time
-
     async def now(self) -> datetime:
         """Return the time of the bench, in UTC."""
         return await self.store.read_time()
@@ -206,8 +202,6 @@ class JobBench:
     async def _to_next_tick_seconds(self) -> float | None:
         ticks = [entry.next_run_time for entry in self._cron_jobs if entry.next_run_time is not None]
         return (min(ticks) - await self.now()).total_seconds() if ticks else None
-
-    # Faults
 
     async def kill_worker(self, *, with_its_pod: bool = False) -> int:
         """Do to the worker what kill -9 does, in the middle of its jobs; returns how many it had in hand.
