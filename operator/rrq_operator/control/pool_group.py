@@ -21,7 +21,7 @@ from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.status import Fault
 from rrq_operator.redis.admission import JobAdmission
 from rrq_operator.redis.complaints import Complaint
-from rrq_operator.redis.queues import QueueTrouble, RedisQueues
+from rrq_operator.redis.queues import REFUSED_LOGIN_REASON, QueueTrouble, RedisQueues
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class PoolGroup:
     @property
     def is_refused(self) -> bool:
         """Whether Redis refuses the credentials: the Secret may have a newer password."""
-        return self._fault is not None and self._fault.reason == "AuthenticationFailed"
+        return self._fault is not None and self._fault.reason == REFUSED_LOGIN_REASON
 
     def set_pools(self, pools: Mapping[PoolKey, GroupPool]) -> None:
         """Take in which pools belong here; new ones get a round at once."""
@@ -392,7 +392,7 @@ class PoolGroup:
         if self._fault is None and unread:
             words = f"the Redis key of queue {', '.join(unread)} holds something else than a queue"
             return Fault("WrongType", f"{words}; delete it or use another name")
-        if self._fault is None or self._fault.reason != "AuthenticationFailed":
+        if self._fault is None or self._fault.reason != REFUSED_LOGIN_REASON:
             return self._fault
         # Where its credentials are is the affair of each pool.
         return replace(self._fault, message=f"{self._fault.message} They are those of {pool.redis_origin}.")
