@@ -111,8 +111,6 @@ class ClusterCache:
         #: The loops to notify when something about a pool, or about an object of it, has changed.
         self.followers: dict[PoolKey, Follower] = {}
 
-    # Pools
-
     def take_event(self, kind: str | None, body: Mapping[str, Any]) -> None:
         """Take in one change that the watch of the pools has seen; ``kind`` None is a pool that was there before."""
         record = self._read_record(body)
@@ -190,8 +188,6 @@ class ClusterCache:
         self.pools_changed.set()
         if (follower := self.followers.get(key)) is not None:
             follower(key, _POOL_DELAY_SECONDS)
-
-    # Objects of pools
 
     def set_deployment(self, before: DeploymentObject | None, after: DeploymentObject | None) -> None:
         self._set_one(self.deployments, before, after)

@@ -245,8 +245,6 @@ class Leader:
             if key not in pools:
                 self._services.metrics.drop_pool(key)
 
-    # Pools that cannot be sized
-
     def _report_invalid(self, record: PoolRecord) -> None:
         uid, reporter = self._invalid.get(record.key, ("", None))
         if reporter is None or uid != record.uid:

@@ -242,8 +242,6 @@ class PoolReporter:
         elif was_paused and not self._is_paused:
             self.say("Resumed", "the pool is no longer paused in Redis")
 
-    # What is written when
-
     @property
     def _has_changed(self) -> bool:
         return self._is_unsure or self.written != self.latest

@@ -84,9 +84,6 @@ class PoolSnapshot:
     """The status of the round before: the time of a decision that is the same stays."""
 
 
-# The status
-
-
 def build_replica_status(
     snapshot: PoolSnapshot,
     step: SizingStep,
@@ -253,8 +250,6 @@ def _date_or_none(seconds: float | None) -> datetime | None:
     return None if seconds is None else _date(seconds)
 
 
-# What each condition says
-
 Judgement = tuple[bool | None, str, str]
 
 
@@ -324,9 +319,6 @@ def _judge_draining(step: SizingStep) -> Judgement:
 def is_bad(condition: Condition) -> bool:
     """Tell whether a person should look: something that should be so is not."""
     return condition.type in (READY, QUEUE_REACHABLE, SCALING_ACTIVE) and condition.status == "False"
-
-
-# Which changes matter
 
 
 def is_urgent(written: PoolStatus, wanted: PoolStatus) -> bool:

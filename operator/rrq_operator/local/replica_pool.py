@@ -83,8 +83,6 @@ class LocalReplicaPool(LocalPool):
         )
         self._history.add(Sample(depth, len(self.replicas)), now)
 
-    # Flags in Redis
-
     async def _apply_flags(self, this_round: Round, step: SizingStep) -> frozenset[str]:
         """Set and take away flags; returns the replicas that are flagged for certain and freshly."""
         plan, queues = step.plan, this_round.queues
@@ -108,8 +106,6 @@ class LocalReplicaPool(LocalPool):
         elif released:
             self.context.tell(f"{released} draining replicas stay: {step.decision.words}")
         self._draining = draining
-
-    # Replicas
 
     def _apply_replicas(self, step: SizingStep, now: float) -> None:
         before, self.requested = self.requested, step.replicas
@@ -167,8 +163,6 @@ class LocalReplicaPool(LocalPool):
         for replica in [*self.replicas]:
             self._dismiss(replica, now)
         self.requested = 0
-
-    # What is shown
 
     def _count_ready(self) -> int:
         return sum(replica.ready_at is not None for replica in self.replicas)
