@@ -133,11 +133,12 @@ class ClusterCache:
         return record.pool if record.pool.spec.redis == redis else None
 
     def _read_record(self, body: Mapping[str, Any]) -> PoolRecord | None:
-        """Return what is kept of a pool, or None and a line in the log: one pool must not hide all others."""
+        """Return what is kept of a pool, or None and a line in the log."""
         metadata = body.get("metadata") or {}
         place = str(metadata.get("namespace")), str(metadata.get("name"))
         try:
             return parse_record(body, self.pools.get(place))
+        # One pool's manifest must not hide all others.
         except Exception:
             logger.exception(
                 "pool ignored: it cannot be parsed", extra={"namespace": place[0], "resource": place[1]}

@@ -130,6 +130,7 @@ class GroupPool(ABC):
             self.start_writing()
             if self.wants_another_look:
                 look_again()
+        # The next round retries; an action that raised would only end its task unread.
         except Exception:
             logger.exception("pool update failed", extra={"namespace": pool.namespace, "resource": pool.name})
         finally:
@@ -268,6 +269,7 @@ class PoolGroup:
                 try:
                     await self.run_once()
                     self._failed.said = ""
+                # The loop of a Redis must survive: it serves all its pools.
                 except Exception as error:
                     if self._failed.is_news(repr(error)):
                         logger.exception("round failed", extra={"redis": repr(self._queues.identity)})
@@ -383,8 +385,8 @@ class PoolGroup:
         this_round = Round(pool, own, self._describe_fault(pool, unread), self._queues, heard_at)
         try:
             controller.step(this_round, look_again=lambda: self.touch(key))
+        # One pool's trouble must not keep the others from their turn.
         except Exception:
-            # What is wrong with one pool must not keep those behind it from their turn.
             logger.exception("pool not decided", extra={"namespace": key[0], "resource": key[1]})
 
     def _describe_fault(self, pool: Pool, unread: Sequence[str]) -> Fault | None:

@@ -188,6 +188,7 @@ class PoolReporter:
         try:
             async with self._services.reports:
                 await self.write()
+        # The rounds of the pool must go on without its status and events.
         except Exception:
             logger.exception("report failed", extra={"namespace": self._key[0], "resource": self._key[1]})
 

@@ -100,8 +100,8 @@ class RedisQueues:
                 seen = await self._store.observe(list(horizons_seconds), horizons_seconds)
         except QueueTrouble:
             raise
+        # Any client may have stored anything in Redis: its pools report that instead of being skipped in silence.
         except Exception as error:
-            # Any client may have stored anything in Redis: its pools report that instead of being skipped in silence.
             if self._unreadable.is_news(repr(error)):
                 logger.exception("queues cannot be parsed", extra={"redis": repr(self.identity)})
             said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
