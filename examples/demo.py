@@ -118,7 +118,7 @@ async def watch(pool: LocalReplicaPool, client: RRQClient, story: Story, display
         story.elapsed_seconds = time.monotonic() - wave_at
         story.peak_replicas = max(story.peak_replicas, snapshot.replicas)
         story.slowest_start_seconds = snapshot.slowest_start_seconds
-        if snapshot.due is not None:
+        if snapshot.due is not None and snapshot.later is not None:
             waiting = snapshot.due + snapshot.later
             story.samples.append(Sample(story.elapsed_seconds, waiting, snapshot.replicas, snapshot.ready))
         if story.first_start_seconds is None:

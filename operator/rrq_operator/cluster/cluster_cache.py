@@ -111,8 +111,6 @@ class ClusterCache:
         #: The loops to notify when something about a pool, or about an object of it, has changed.
         self.followers: dict[PoolKey, Follower] = {}
 
-    # Pools
-
     def take_event(self, kind: str | None, body: Mapping[str, Any]) -> None:
         """Take in one change that the watch of the pools has seen; ``kind`` None is a pool that was there before."""
         record = self._read_record(body)
@@ -136,11 +134,12 @@ class ClusterCache:
         return record.pool if named is redis or named == redis else None
 
     def _read_record(self, body: Mapping[str, Any]) -> PoolRecord | None:
-        """Return what is kept of a pool, or None and a line in the log: one pool must not hide all others."""
+        """Return what is kept of a pool, or None and a line in the log."""
         metadata = body.get("metadata") or {}
         place = str(metadata.get("namespace")), str(metadata.get("name"))
         try:
             return parse_record(body, self.pools.get(place))
+        # One pool's manifest must not hide all others.
         except Exception:
             logger.exception(
                 "pool ignored: it cannot be parsed", extra={"namespace": place[0], "resource": place[1]}
@@ -191,8 +190,6 @@ class ClusterCache:
         self.pools_changed.set()
         if (follower := self.followers.get(key)) is not None:
             follower(key, _POOL_DELAY_SECONDS)
-
-    # Objects of pools
 
     def set_deployment(self, before: DeploymentObject | None, after: DeploymentObject | None) -> None:
         self._set_one(self.deployments, before, after)

@@ -110,9 +110,10 @@ class PoolWatch:
             started_at = monotonic()
             try:
                 asyncio.run(self._watch())
+            # The watch of the pools must survive whatever kopf raises; the lists go on meanwhile.
             except Exception as error:
                 # For instance a call was forbidden, or a pool nests too deep to be parsed (a trace that is long and says
-                # nothing). The lists go on meanwhile.
+                # nothing).
                 is_too_deep = isinstance(error, RecursionError)
                 logger.error(
                     "kopf failed and is restarted", extra={"error": repr(error)}, exc_info=not is_too_deep

@@ -24,7 +24,7 @@ from rrq_operator.control.services import Services
 from rrq_operator.decide.bursts import BurstInput, RunDecision, RunMemory, decide_run, measure_work
 from rrq_operator.decide.manifests import build_job, build_selector, job_name
 from rrq_operator.decide.objects import JobObject, PodObject, owner_uid_of, parse_job, parse_pod
-from rrq_operator.decide.status import Fault, build_burst_status
+from rrq_operator.decide.status import NAME_TAKEN_REASON, Fault, build_burst_status
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class BurstPool(ReportingPool):
         raise KubeRefused(
             f"The Jobs {pool.namespace}/{job_name(pool, run)} to -{number} exist and do not belong to this pool; "
             "they are left alone. Delete them, or rename the pool.",
-            "NameTaken",
+            NAME_TAKEN_REASON,
         ) from taken
 
     async def _is_of_another(self, job_path: str, pool: Pool) -> bool:

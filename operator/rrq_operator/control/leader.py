@@ -102,6 +102,7 @@ class Leader:
                 self._cache.pools_changed.clear()
                 try:
                     await self._round()
+                # The loop of the leader must survive: it serves all pools.
                 except Exception:
                     logger.exception("leader round failed")
                 self.ticked_at = monotonic()
@@ -245,8 +246,6 @@ class Leader:
             if key not in pools:
                 self._services.metrics.drop_pool(key)
 
-    # Pools that cannot be sized
-
     def _report_invalid(self, record: PoolRecord) -> None:
         uid, reporter = self._invalid.get(record.key, ("", None))
         if reporter is None or uid != record.uid:
@@ -264,8 +263,8 @@ class Leader:
         try:
             if not controller.is_busy:
                 controller.step(Round(pool, queue_fault=Fault(trouble.reason, trouble.message)))
+        # One pool's trouble must not keep the others from their turn.
         except Exception:
-            # What is wrong with one pool must not keep those behind it from their turn.
             logger.exception("pool not decided", extra={"namespace": pool.namespace, "resource": pool.name})
 
 

@@ -21,7 +21,7 @@ from rrq_operator.decide.objects import PoolKey
 from rrq_operator.decide.status import Fault
 from rrq_operator.redis.admission import JobAdmission
 from rrq_operator.redis.complaints import Complaint
-from rrq_operator.redis.queues import QueueTrouble, RedisQueues
+from rrq_operator.redis.queues import REFUSED_LOGIN_REASON, QueueTrouble, RedisQueues
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,7 @@ class GroupPool(ABC):
             self.start_writing()
             if self.wants_another_look:
                 look_again()
+        # The next round retries; an action that raised would only end its task unread.
         except Exception:
             logger.exception("pool update failed", extra={"namespace": pool.namespace, "resource": pool.name})
         finally:
@@ -239,7 +240,7 @@ class PoolGroup:
     @property
     def is_refused(self) -> bool:
         """Whether Redis refuses the credentials: the Secret may have a newer password."""
-        return self._fault is not None and self._fault.reason == "AuthenticationFailed"
+        return self._fault is not None and self._fault.reason == REFUSED_LOGIN_REASON
 
     def set_pools(self, pools: Mapping[PoolKey, GroupPool]) -> None:
         """Take in which pools belong here; new ones get a round at once."""
@@ -268,6 +269,7 @@ class PoolGroup:
                 try:
                     await self.run_once()
                     self._failed.said = ""
+                # The loop of a Redis must survive: it serves all its pools.
                 except Exception as error:
                     if self._failed.is_news(repr(error)):
                         logger.exception("round failed", extra={"redis": repr(self._queues.identity)})
@@ -383,8 +385,8 @@ class PoolGroup:
         this_round = Round(pool, own, self._describe_fault(pool, unread), self._queues, heard_at)
         try:
             controller.step(this_round, look_again=lambda: self.touch(key))
+        # One pool's trouble must not keep the others from their turn.
         except Exception:
-            # What is wrong with one pool must not keep those behind it from their turn.
             logger.exception("pool not decided", extra={"namespace": key[0], "resource": key[1]})
 
     def _describe_fault(self, pool: Pool, unread: Sequence[str]) -> Fault | None:
@@ -392,7 +394,7 @@ class PoolGroup:
         if self._fault is None and unread:
             words = f"the Redis key of queue {', '.join(unread)} holds something else than a queue"
             return Fault("WrongType", f"{words}; delete it or use another name")
-        if self._fault is None or self._fault.reason != "AuthenticationFailed":
+        if self._fault is None or self._fault.reason != REFUSED_LOGIN_REASON:
             return self._fault
         # Where its credentials are is the affair of each pool.
         return replace(self._fault, message=f"{self._fault.message} They are those of {pool.redis_origin}.")

@@ -163,8 +163,6 @@ class OperatorProcess:
             self._loop_turned_at = monotonic()
             await asyncio.sleep(1.0)
 
-    # Probes
-
     @property
     def is_synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self._informers)

@@ -47,7 +47,7 @@ from rrq_operator.decide.sizing import (
     decide_size,
     recall_memory,
 )
-from rrq_operator.decide.status import REPLACING_REASON, Fault, build_replica_status
+from rrq_operator.decide.status import NAME_TAKEN_REASON, REPLACING_REASON, Fault, build_replica_status
 from rrq_operator.redis.queues import DrainFlags, QueueTrouble
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -355,5 +355,5 @@ async def _is_ours(kube: Kube, path: str, pool: Pool) -> bool:
     raise KubeConflict(
         f"There is a {kind} {name} already that does not belong to this pool; it is left alone. Rename the pool, or "
         "delete or rename that object.",
-        "NameTaken",
+        NAME_TAKEN_REASON,
     )

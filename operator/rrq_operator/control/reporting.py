@@ -188,6 +188,7 @@ class PoolReporter:
         try:
             async with self._services.reports:
                 await self.write()
+        # The rounds of the pool must go on without its status and events.
         except Exception:
             logger.exception("report failed", extra={"namespace": self._key[0], "resource": self._key[1]})
 
@@ -241,8 +242,6 @@ class PoolReporter:
             self.say("Paused", "the pool was paused in Redis: its workers start nothing until it is resumed")
         elif was_paused and not self._is_paused:
             self.say("Resumed", "the pool is no longer paused in Redis")
-
-    # What is written when
 
     @property
     def _has_changed(self) -> bool:

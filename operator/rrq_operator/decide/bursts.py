@@ -7,6 +7,7 @@ second operator that decides the same is refused by the API server.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -14,10 +15,26 @@ from rrq.broker.messages import Observation
 from rrq.cron import CronSchedule
 from rrq.runtime.time_zones import parse_time_zone
 from rrq_operator.api.schedules import JobRuns
+from rrq_operator.decide.scaling import Reason
 from rrq_operator.decide.sizing import count_waiting
 
 _FIRST_RETRY_SECONDS = 10.0
 _LONGEST_RETRY_SECONDS = 300.0
+
+
+class RunReason(StrEnum):
+    """Why a pool starts a run or none, where no pool of replicas has the same reason."""
+
+    ONCE = "Once"
+    SCHEDULED = "Scheduled"
+    WAITING = "Waiting"
+    """For the next tick of the schedule."""
+    RUNNING = "Running"
+    FINISHED = "Finished"
+    """The one run has been made."""
+    STOPPING = "Stopping"
+    """A pod of an earlier run has not ended."""
+    BACKING_OFF = "BackingOff"
 
 
 class Run(Protocol):
@@ -109,14 +126,16 @@ def decide_run(spec: JobRuns, given: BurstInput, memory: RunMemory) -> RunDecisi
     reason, words = _find_obstacle(spec, given, number)
     if reason:
         # A tick that falls on the end of a run waits for it. What a person has stopped is not made up for later.
-        served_at = None if reason == "Stopping" else tick_at
+        served_at = None if reason == RunReason.STOPPING else tick_at
         return RunDecision(None, reason, words, expire, served_at, next_at)
     if spec.start == "Once":
-        return RunDecision(number, "Once", "the one run starts", expire)
+        return RunDecision(number, RunReason.ONCE, "the one run starts", expire)
     if spec.start == "OnSchedule":
         if tick_at is None:
-            return RunDecision(None, "Waiting", _describe_next(next_at), expire, None, next_at)
-        return RunDecision(number, "Scheduled", f"run {number} starts by schedule", expire, tick_at, next_at)
+            return RunDecision(None, RunReason.WAITING, _describe_next(next_at), expire, None, next_at)
+        return RunDecision(
+            number, RunReason.SCHEDULED, f"run {number} starts by schedule", expire, tick_at, next_at
+        )
     return _decide_by_work(given, number, expire)
 
 
@@ -126,19 +145,22 @@ def _find_obstacle(spec: JobRuns, given: BurstInput, number: int) -> tuple[str, 
     if running is not None and given.work.is_paused:
         # It does not end: with its jobs still due, the next run would be started as soon as it had.
         return (
-            "Paused",
+            Reason.PAUSED,
             f"paused: run {running.run} is under way and starts nothing until the pool is resumed",
         )
     if running is not None:
-        return "Running", f"run {running.run} is under way"
+        return RunReason.RUNNING, f"run {running.run} is under way"
     if spec.start == "Once" and number > 1:
-        return "Finished", "the one run has been made"
+        return RunReason.FINISHED, "the one run has been made"
     if given.is_pod_left:
-        return "Stopping", "a pod of an earlier run has not ended yet"
+        return RunReason.STOPPING, "a pod of an earlier run has not ended yet"
     if spec.paused:
-        return "Frozen", "frozen: no further run is started"
+        return Reason.FROZEN, "frozen: no further run is started"
     if given.work.is_paused:
-        return "Paused", f"paused: no run is started until the pool is resumed, {given.work.blocked} due wait"
+        return (
+            Reason.PAUSED,
+            f"paused: no run is started until the pool is resumed, {given.work.blocked} due wait",
+        )
     return "", ""
 
 
@@ -146,21 +168,21 @@ def _decide_by_work(given: BurstInput, number: int, expire: tuple[str, ...]) -> 
     work = given.work
     if work.due is None:
         words = "the queues cannot be read, so nothing is started"
-        return RunDecision(None, "QueueUnreadable", words, expire)
+        return RunDecision(None, Reason.QUEUE_UNREADABLE, words, expire)
     has_work = work.due > 0 or work.orphaned > 0
     if not has_work and work.blocked:
         words = f"{work.blocked} due are blocked by a pause or a limit, so nothing is started"
-        return RunDecision(None, "Blocked", words, expire)
+        return RunDecision(None, Reason.BLOCKED, words, expire)
     if not has_work:
-        return RunDecision(None, "Idle", "nothing is due", expire)
+        return RunDecision(None, Reason.IDLE, "nothing is due", expire)
     found = f"{work.due} due and {work.orphaned} orphaned" if work.orphaned else f"{work.due} due"
     retry_at = _find_retry(given.runs)
     if retry_at > given.now:
         # A moment and not a wait: words that counted down would be written again and again.
         moment = f"{datetime.fromtimestamp(retry_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
         words = f"{found}; the last run failed, the next starts at {moment}"
-        return RunDecision(None, "BackingOff", words, expire)
-    return RunDecision(number, "Backlog", f"{found}: run {number} starts", expire)
+        return RunDecision(None, RunReason.BACKING_OFF, words, expire)
+    return RunDecision(number, Reason.BACKLOG, f"{found}: run {number} starts", expire)
 
 
 def _find_expired(spec: JobRuns, runs: Sequence[Run]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from rrq_operator.api.pool_status import (
     RunsStatus,
 )
 from rrq_operator.api.spec import Pool
-from rrq_operator.decide.bursts import RunDecision
+from rrq_operator.decide.bursts import RunDecision, RunReason
 from rrq_operator.decide.manifests import build_selector
 from rrq_operator.decide.objects import DeploymentObject, JobObject, PodObject
 from rrq_operator.decide.scaling import Reason
@@ -34,6 +34,10 @@ DRAINING = "Draining"
 _RESTLESS = (SCALING_LIMITED, DRAINING)
 #: The objects of a deleted pool of the same name are still there; that passes by itself.
 REPLACING_REASON = "ReplacingPredecessor"
+#: An object with the right name exists and belongs to something else.
+NAME_TAKEN_REASON = "NameTaken"
+#: The spec got past the schema and still cannot be used.
+INVALID_SPEC_REASON = "InvalidSpec"
 #: Part of ordinary life: in the conditions, but no event and not the reason of the pool.
 _ORDINARY_REASONS = ("Growing", "RollingOut", "Creating", REPLACING_REASON)
 #: Another condition tells of it, or a person wants it so.
@@ -78,9 +82,6 @@ class PoolSnapshot:
     """The status that the API server has: the time of a condition whose status is the same there stays."""
     latest: PoolStatus = _NONE
     """The status of the round before: the time of a decision that is the same stays."""
-
-
-# The status
 
 
 def build_replica_status(
@@ -169,10 +170,10 @@ def build_invalid_status(generation: int, message: str, written: PoolStatus, now
     unchanged = "nothing is changed until the spec is corrected"
     return PoolStatus(
         observed_generation=generation,
-        reason="InvalidSpec",
+        reason=INVALID_SPEC_REASON,
         conditions=[
-            dated.build(READY, False, "InvalidSpec", message),
-            dated.build(SCALING_ACTIVE, False, "InvalidSpec", unchanged),
+            dated.build(READY, False, INVALID_SPEC_REASON, message),
+            dated.build(SCALING_ACTIVE, False, INVALID_SPEC_REASON, unchanged),
         ],
     )
 
@@ -249,8 +250,6 @@ def _date_or_none(seconds: float | None) -> datetime | None:
     return None if seconds is None else _date(seconds)
 
 
-# What each condition says
-
 Judgement = tuple[bool | None, str, str]
 
 
@@ -274,10 +273,10 @@ def _judge_runs(snapshot: PoolSnapshot, active: JobObject | None, last: JobObjec
     if fault is not None:
         return False, fault.reason, fault.message
     if active is not None:
-        return True, "Running", f"run {active.run} is under way"
+        return True, RunReason.RUNNING, f"run {active.run} is under way"
     if last is not None and not last.has_succeeded:
         return False, "RunFailed", f"run {last.run} failed: {last.message}"
-    return True, "Waiting", "ready to run"
+    return True, RunReason.WAITING, "ready to run"
 
 
 def _find_pod_fault(pods: Sequence[PodObject], deployment: DeploymentObject | None) -> Fault | None:
@@ -320,9 +319,6 @@ def _judge_draining(step: SizingStep) -> Judgement:
 def is_bad(condition: Condition) -> bool:
     """Tell whether a person should look: something that should be so is not."""
     return condition.type in (READY, QUEUE_REACHABLE, SCALING_ACTIVE) and condition.status == "False"
-
-
-# Which changes matter
 
 
 def is_urgent(written: PoolStatus, wanted: PoolStatus) -> bool:

@@ -34,7 +34,8 @@ class LocalBurstPool(LocalPool):
         self._decision = RunDecision(None, "", "looking at the queues")
         self._work = BurstWork(None)
         self._is_stopping = False
-        self._later = self._busy = 0
+        self._later: int | None = None
+        self._busy: int | None = None
         self._ended = EndedAttempts()
         self._history = History()
 
@@ -65,14 +66,13 @@ class LocalBurstPool(LocalPool):
 
     def _note(self, seen: Observation | None, *, is_paused: bool) -> None:
         self._work = measure_work(seen, self.queue_names, is_paused=is_paused)
+        self._later = count_later(seen, self.queue_names)
+        self._busy = None
         if seen is not None:
             workers = seen.workers.values()
-            self._later, self._busy = (
-                count_later(seen, self.queue_names),
-                sum(worker.busy for worker in workers),
-            )
+            self._busy = sum(worker.busy for worker in workers)
             self._ended.add(workers)
-        depth = None if self._due is None else self._due + self._busy
+        depth = None if self._due is None or self._busy is None else self._due + self._busy
         self._history.add(Sample(depth, int(not self.is_gone)), monotonic())
 
     @property
@@ -110,7 +110,7 @@ class LocalBurstPool(LocalPool):
             done=self._ended.total,
             words=self._decision.words,
             reason=self._decision.reason,
-            blocked=self._work.blocked,
+            blocked=None if self._work.due is None else self._work.blocked,
             is_paused=self._work.is_paused,
             history=self._history.samples,
         )

@@ -30,7 +30,7 @@ class LocalReplicaPool(LocalPool):
         self._started = 0
         self._has_been_ready = False
         self._is_stopping = False
-        self._later = 0
+        self._later: int | None = None
         self._slowest_start_seconds = 0.0
         self._draining = 0
         self._ended = EndedAttempts()
@@ -74,16 +74,14 @@ class LocalReplicaPool(LocalPool):
             self._apply_replicas(step, monotonic())
 
     def _note(self, step: SizingStep, seen: Observation | None, now: float) -> None:
+        self._later = count_later(seen, self.queue_names)
         if seen is not None:
-            self._later = count_later(seen, self.queue_names)
             self._ended.add(seen.workers.values())
         workload = step.workload
         depth = (
             None if workload is None else workload.due + workload.blocked + workload.orphaned + workload.busy
         )
         self._history.add(Sample(depth, len(self.replicas)), now)
-
-    # Flags in Redis
 
     async def _apply_flags(self, this_round: Round, step: SizingStep) -> frozenset[str]:
         """Set and take away flags; returns the replicas that are flagged for certain and freshly."""
@@ -108,8 +106,6 @@ class LocalReplicaPool(LocalPool):
         elif released:
             self.context.tell(f"{released} draining replicas stay: {step.decision.words}")
         self._draining = draining
-
-    # Replicas
 
     def _apply_replicas(self, step: SizingStep, now: float) -> None:
         before, self.requested = self.requested, step.replicas
@@ -168,8 +164,6 @@ class LocalReplicaPool(LocalPool):
             self._dismiss(replica, now)
         self.requested = 0
 
-    # What is shown
-
     def _count_ready(self) -> int:
         return sum(replica.ready_at is not None for replica in self.replicas)
 
@@ -184,11 +178,11 @@ class LocalReplicaPool(LocalPool):
             leaving=len(self.leaving),
             due=None if workload is None else workload.due + workload.blocked,
             later=self._later,
-            busy=0 if workload is None else workload.busy,
+            busy=None if workload is None else workload.busy,
             done=self._ended.total,
             words=step.decision.words if step else "looking at the queues",
             reason=step.decision.reason.value if step else "",
-            blocked=0 if workload is None else workload.blocked,
+            blocked=None if workload is None else workload.blocked,
             is_paused=workload is not None and workload.is_paused,
             slowest_start_seconds=self._slowest_start_seconds,
             history=self._history.samples,

@@ -28,15 +28,15 @@ class LocalSnapshot:
     leaving: int
     """Replicas that are ending."""
     due: int | None
-    """None while the queues cannot be read."""
-    later: int
-    busy: int
+    """None while the queues cannot be read, as for all that is read from Redis."""
+    later: int | None
+    busy: int | None
     done: int
     """Attempts that ended since local mode started; a job that is retried has several."""
     words: str
     reason: str = ""
     """Why it has its size, in one word."""
-    blocked: int = 0
+    blocked: int | None = None
     """Of those due, how many may not start."""
     is_paused: bool = False
     slowest_start_seconds: float = 0.0
@@ -83,8 +83,11 @@ class History:
         return tuple(self._samples)
 
 
-def count_later(seen: Observation, queues: Sequence[str]) -> int:
-    return sum(seen.queues[name].due_soon + seen.queues[name].later for name in queues if name in seen.queues)
+def count_later(seen: Observation | None, queues: Sequence[str]) -> int | None:
+    """Return how many jobs are not due yet; None while one of the queues cannot be read."""
+    if seen is None or any(name not in seen.queues for name in queues):
+        return None
+    return sum(seen.queues[name].due_soon + seen.queues[name].later for name in queues)
 
 
 def draw_chart(values: Sequence[int | None]) -> str:

@@ -35,9 +35,9 @@ def _build_figures(shown: LocalSnapshot) -> Table:
         Text(shown.name, style="bold"),
         _describe_size(shown),
         str(shown.desired),
-        "?" if shown.due is None else f"{shown.due:,}",
-        f"{shown.later:,}",
-        f"{shown.busy:,}",
+        _describe_count(shown.due),
+        _describe_count(shown.later),
+        _describe_count(shown.busy),
         Text(f"{shown.done:,}", style="green"),
     )
     return table
@@ -59,11 +59,15 @@ def _build_charts(shown: LocalSnapshot) -> Table:
 
 def describe(shown: LocalSnapshot) -> str:
     """Return a pool as one line, for a log."""
-    due = "?" if shown.due is None else shown.due
+    due, later, busy = ("?" if known is None else known for known in (shown.due, shown.later, shown.busy))
     return (
         f"{shown.name}: {_describe_size(shown)} ready, {shown.desired} wanted, {due} due, "
-        f"{shown.later} later, {shown.busy} busy, {shown.done} attempts done: {shown.words}"
+        f"{later} later, {busy} busy, {shown.done} attempts done: {shown.words}"
     )
+
+
+def _describe_count(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
 
 
 def _describe_size(shown: LocalSnapshot) -> str:

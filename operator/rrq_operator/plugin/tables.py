@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rrq.commands.formatting import NOTHING, Table, format_duration, format_time, printable
 from rrq.commands.output import build_rich_table
 from rrq.runtime.masking import mask_secrets
+from rrq_operator.decide.status import INVALID_SPEC_REASON
 from rrq_operator.plugin.pools import SeenPool
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _top_row(line: PoolLine, with_namespace: bool) -> tuple[str, ...]:
         _age(total.oldest_seconds, mark),
         _number(total.busy, mark),
         f"{_number(status.ready_replicas)}/{_number(status.desired_replicas)}",
-        "InvalidSpec" if pool.fault else status.reason or NOTHING,
+        INVALID_SPEC_REASON if pool.fault else status.reason or NOTHING,
         (None if decision is None else decision.words) or NOTHING,
     )
 

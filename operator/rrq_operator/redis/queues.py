@@ -29,6 +29,9 @@ from rrq_operator.redis.complaints import Complaint
 
 logger = logging.getLogger(__name__)
 
+#: Redis refused the credentials: the Secret may have newer ones.
+REFUSED_LOGIN_REASON = "AuthenticationFailed"
+
 #: Longer than a healthy Redis ever takes; a round must not hang on a dead one.
 _TIMEOUT_SECONDS = 2.0
 #: For a whole operation, opening a connection and retries included.
@@ -97,8 +100,8 @@ class RedisQueues:
                 seen = await self._store.observe(list(horizons_seconds), horizons_seconds)
         except QueueTrouble:
             raise
+        # Any client may have stored anything in Redis: its pools report that instead of being skipped in silence.
         except Exception as error:
-            # Any client may have stored anything in Redis: its pools report that instead of being skipped in silence.
             if self._unreadable.is_news(repr(error)):
                 logger.exception("queues cannot be parsed", extra={"redis": repr(self.identity)})
             said = clean_foreign_text(mask_secrets(f"{type(error).__name__}: {error}"))
@@ -256,7 +259,7 @@ class RedisQueues:
         said = self._clean(error)
         if is_refused_login(error):
             return QueueTrouble(
-                "AuthenticationFailed",
+                REFUSED_LOGIN_REASON,
                 f"Redis {where} refused the credentials, or they may not do what is needed: {said}.",
             )
         return QueueTrouble("Unreachable", f"Redis {where} cannot be read: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,11 @@ def test_a_pool_in_one_line() -> None:
         "shop: 2/3 (+1 leaving) ready, 4 wanted, 1200 due, 5 later, 20 busy, 77 attempts done: "
         "20 running + 1200 due, 100 per replica: 13 needed; maxReplicas allows 4"
     )
+
+
+def test_what_redis_does_not_answer_is_shown_as_unknown() -> None:
+    unread = replace(SHOWN, due=None, later=None, busy=None)
+    assert "? due, ? later, ? busy, 77 attempts done" in describe(unread)
 
 
 def test_a_screen_has_figures_words_charts_and_events() -> None:
