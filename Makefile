@@ -219,7 +219,7 @@ CLUSTER  := $(RUN_HERE) tools/cluster
 # Stories wait for pods most of the time, so two files at once, each process with a cluster of its own. CLUSTERS=0 is
 # one after the other, which a cluster that was given and kind always get.
 CLUSTERS ?= 2
-STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e $(ARGS)
+STORIES   = $(BIN)/pytest -q -rs -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder -m "e2e and not docker" tests/e2e tests/cluster $(ARGS)
 # What cluster_choice.py and pythons.py --lowest end with where theirs cannot be had.
 NOT_HERE  := 3
 
@@ -238,7 +238,7 @@ cluster-down: $(VENV)/.ready ## End what cluster-up started
 	@$(CLUSTER)/standing_cluster.py down
 
 kind-test: $(VENV)/.ready ## Run the first story on a whole cluster by kind, on an engine of our own (8 min; needs Go and root)
-	$(BIN)/pytest -q -rs -m docker tests/e2e/test_kind_cluster.py
+	$(BIN)/pytest -q -rs -m docker tests/cluster/test_kind_cluster.py
 
 dashboard-screenshots: $(VENV)/.ready ## Take the pictures of docs/dashboard.md anew (2 min; look at them before you commit)
 	@$(TOOLS)/screenshots/dashboard_screenshots.py

@@ -154,7 +154,7 @@ async def test_a_wrong_pool_fails_the_first_install_and_the_pod_says_why(
 
 
 async def test_rights_may_come_a_moment_after_the_pod_that_needs_them(
-    plane: ControlPlane, helm: Helm, namespace: str
+    plane: ControlPlane, helm: Helm, namespace: str, tmp_path: Path
 ) -> None:
     install_pool_definition(plane)
     desk = PoolDesk(plane, namespace)
@@ -170,8 +170,13 @@ async def test_rights_may_come_a_moment_after_the_pod_that_needs_them(
     assert "Pool emails was not created: " in words
     assert "forbidden" in words
 
-    running = asyncio.create_task(run_program(plane, desk, "late", program, pools))
-    await asyncio.sleep(2)  # in which it is told no a few times
+    refusals, pause = tmp_path / "refusals", "time.sleep(0.2)"
+    assert pause in program
+    counting = program.replace(pause, f"open({str(refusals)!r}, 'a').write('x'); {pause}")
+    running = asyncio.create_task(run_program(plane, desk, "late", counting, pools))
+    await eventually(
+        lambda: len(refusals.read_text()) >= 3 if refusals.exists() else False, 30, "no refusals"
+    )
     desk.kubectl(
         "create", "rolebinding", "late", "--clusterrole=cluster-admin", f"--serviceaccount={namespace}:late"
     )

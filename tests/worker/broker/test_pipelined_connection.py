@@ -58,6 +58,10 @@ async def odd_connection(proxy: RedisProxy) -> AsyncIterator[PipelinedConnection
         yield connection
 
 
+def is_connecting(connection: PipelinedConnection) -> bool:
+    return connection._opening is not None and connection._opening.locked()
+
+
 async def echo(connection: PipelinedConnection, text: str) -> str:
     """Return what Redis answered, or nothing when the connection was lost."""
     try:
@@ -72,21 +76,23 @@ async def test_a_call_that_is_cancelled_while_it_is_written_leaves_no_answers_to
     connection: PipelinedConnection, own_redis: EmbeddedRedis, turns: int
 ) -> None:
     assert await echo(connection, "before") == "before"
-    assert connection._link is not None
-    writer = connection._link.connection._writer
+    link = connection._link
+    assert link is not None
+    writer = link.connection._writer
     assert writer is not None
     own_redis.pause()
     try:
         early = [asyncio.create_task(echo(connection, f"early {n}")) for n in range(3)]
         cut = asyncio.create_task(connection.call("SET", "large", LARGE))
-        await asyncio.sleep(0.1)
+        # Three small ones have gone out, and the kernel takes no more of the large one.
+        await eventually(lambda: len(link.pending) == 4 and writer.transport.get_write_buffer_size() > 0)
         assert not cut.done()
         cut.cancel()
         # Calls that come right away, and some turns of the event loop later.
         for _ in range(turns):
             await asyncio.sleep(0)
         late = [asyncio.create_task(echo(connection, f"late {n}")) for n in range(5)]
-        await asyncio.sleep(0.05)
+        await eventually(lambda: not link.is_open and is_connecting(connection), 10, "no new connection")
     finally:
         own_redis.resume()
     with pytest.raises(asyncio.CancelledError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +188,13 @@ async def fall_silent(worker: SteppedWorker) -> None:
     """Beat for the last time, with a lease of half a second, and die."""
     worker.store.settings.worker_lease_seconds = 0.5
     await worker.beat()
-    await asyncio.sleep(0.3)  # more than half of that lease, so that the silence is noticed
+    last_beat_ms = int(await ask(worker.store, "HGET", worker.store.keys.guard, "last_beat_ms"))
+
+    async def is_noticeable() -> bool:
+        """Whether the silence is longer than half of that lease."""
+        return await now_ms(worker.store) - last_beat_ms > 250
+
+    await eventually(is_noticeable, 10, "the clock of Redis stands still")
 
 
 async def test_jobs_come_back_one_lease_later_when_nobody_is_left_to_beat(

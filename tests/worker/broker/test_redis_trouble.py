@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from fleet import all_done, assert_nothing_in_hand, running_worker
 from hostile_redis import ODD_GREETINGS, HostileRedis, always
 from proxy import RedisProxy
-from queue_steps import ask, lease_end_ms
+from queue_steps import ask, last_lease_end_ms, lease_end_ms
 from rrq.broker.connection import is_script_failure
 from rrq.broker.messages import DeathCertificate
 from rrq.broker.scripts import load_script
@@ -135,10 +136,12 @@ async def test_a_reap_in_flight_while_redis_is_paused_takes_nothing_from_living_
         jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 15)
         await eventually(lambda: len(runs.waiting) == 15, 10, "jobs did not start")
         await sweeper.reap_workers()
+        last_end_ms = await last_lease_end_ms(direct.job_store)
         own_redis.pause()
         reap = asyncio.create_task(sweeper.reap_workers())
-        # Longer than the lease: when Redis goes on, every lease has ended and the reap comes first.
-        await asyncio.sleep(settings.worker_lease_seconds * 2)
+        # When Redis goes on, every lease has ended, also one renewed just before the pause; and the reap comes first.
+        all_ended_ms = last_end_ms + settings.worker_lease_seconds * 1000
+        await eventually(lambda: time.time() * 1000 > all_ended_ms, 10, "the leases do not end")
         own_redis.resume()
         report = await reap
         assert report.returned == 0
@@ -153,7 +156,6 @@ async def test_a_reap_in_flight_while_redis_is_paused_takes_nothing_from_living_
 async def test_a_finish_that_redis_forgot_is_told_again_however_long_redis_was_away(
     own_redis: EmbeddedRedis, direct: RRQClient, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "RETENTION_SECONDS", 0.2)
     store = direct.job_store
     async with running_worker(quick(own_redis.dsn), runs.registry):
         jobs = await direct.enqueue_many([JobRequest("wait_at_gate")] * 5)
@@ -163,7 +165,7 @@ async def test_a_finish_that_redis_forgot_is_told_again_however_long_redis_was_a
         await all_done(store, jobs)
         own_redis.kill()
         # Longer than outcomes are kept for: what counts is when Redis went, not when it is back.
-        await asyncio.sleep(0.6)
+        monkeypatch.setattr(attempts, "monotonic", lambda: time.monotonic() + 10 * attempts.RETENTION_SECONDS)
         own_redis.restart()
         await all_done(store, jobs)
     assert set(runs.effects.values()) == {1}

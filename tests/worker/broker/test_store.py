@@ -6,10 +6,8 @@ import logging
 import time
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
@@ -88,42 +86,6 @@ async def test_a_hundred_parallel_calls_wait_for_a_connection_instead_of_failing
 # Job records
 
 
-async def test_a_saved_job_looks_as_rrq_0_7_writes_it(store: JobStore) -> None:
-    job = Job(
-        id="j1",
-        function_name="send",
-        job_args=[1, "zwei"],
-        job_kwargs={"to": "ä"},
-        enqueue_time=datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=UTC),
-        next_scheduled_run_time=datetime(2024, 5, 6, 9, 8, 9, tzinfo=timezone(timedelta(hours=2))),
-        max_retries=7,
-        queue_name="emails",
-    )
-
-    await store.save_job_definition(job)
-
-    fields = await read_hash(store, "j1")
-    assert fields["id"] == "j1"
-    assert fields["function_name"] == "send"
-    assert json.loads(fields["job_args"]) == [1, "zwei"]
-    assert json.loads(fields["job_kwargs"]) == {"to": "ä"}
-    assert fields["enqueue_time"] == "2024-05-06T07:08:09.123456Z"
-    assert datetime.fromisoformat(fields["next_scheduled_run_time"]) == job.next_scheduled_run_time
-    assert fields["status"] == "PENDING"
-    assert fields["current_retries"] == "0"
-    assert fields["max_retries"] == "7"
-    assert fields["result"] == "null"
-    assert fields["queue_name"] == "emails"
-    for absent in (
-        "job_timeout_seconds",
-        "result_ttl_seconds",
-        "job_unique_key",
-        "completion_time",
-        "dlq_name",
-    ):
-        assert absent not in fields
-
-
 async def test_a_job_comes_back_as_it_was_saved(store: JobStore) -> None:
     job = Job(
         function_name="send",
@@ -178,41 +140,6 @@ async def test_a_hash_that_is_no_job_is_logged_and_none(
 
     assert await store.get_job_definition("j1") is None
     assert any(record.levelno == logging.ERROR for record in caplog.records)
-
-
-@pytest.mark.parametrize("field", ["job_args", "job_kwargs", "result"])
-async def test_broken_json_is_logged_and_read_as_empty(
-    store: JobStore, caplog: pytest.LogCaptureFixture, field: str
-) -> None:
-    await store.redis.hset("rrq:job:j1", mapping={"function_name": "send", field: "{not json"})
-
-    job = await store.get_job_definition("j1")
-
-    assert job is not None
-    assert (job.job_args, job.job_kwargs, job.result) == ([], {}, None)
-    assert any(record.levelno == logging.ERROR for record in caplog.records)
-
-
-async def test_a_reader_takes_missing_fields_null_and_strangers(store: JobStore) -> None:
-    await store.redis.hset(
-        "rrq:job:j1",
-        mapping={
-            "function_name": "send",
-            "job_args": "null",
-            "completion_time": "2024-05-06T07:08:09+00:00",
-            "enqueue_time": "2024-05-06T07:08:09Z",
-            "status": "pending",
-            "of_the_future": "x",
-        },
-    )
-
-    job = await store.get_job_definition("j1")
-
-    assert job is not None
-    assert job.id == "j1"
-    assert (job.job_args, job.job_kwargs, job.result) == ([], {}, None)
-    assert job.completion_time == job.enqueue_time == datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
-    assert job.status is JobStatus.PENDING
 
 
 async def test_the_raw_hash_is_text_under_both_names(store: JobStore) -> None:
@@ -335,16 +262,6 @@ async def test_a_processing_lock_is_had_once(store: JobStore) -> None:
     assert 30_000 < await store.redis.pttl("rrq:lock:job:j1") <= 60_000
 
 
-async def test_a_lock_is_kept_when_another_worker_releases_it(store: JobStore) -> None:
-    await store.acquire_job_lock("j1", "w1", 60_000)
-
-    await store.release_job_lock("j1", "w2")
-    assert await store.get_job_lock_owner("j1") == "w1"
-
-    await store.release_job_lock("j1", "w1")
-    assert await store.get_job_lock_owner("j1") is None
-
-
 async def test_a_unique_lock_names_its_job_and_its_remaining_seconds(store: JobStore) -> None:
     assert await store.acquire_unique_job_lock("once", "j1", 60) is True
     assert await store.acquire_unique_job_lock("once", "j2", 60) is False
@@ -417,33 +334,6 @@ async def test_a_result_sets_removes_or_keeps_the_expiry(
     assert await store.redis.ttl("rrq:job:j1") in expiry
 
 
-class Receipt(BaseModel):
-    paid: float
-
-
-def circular() -> list[Any]:
-    ring: list[Any] = []
-    ring.append(ring)
-    return ring
-
-
-@pytest.mark.parametrize(
-    ("result", "stored"),
-    [
-        (Receipt(paid=1.5), {"paid": 1.5}),
-        ({"when": datetime(2024, 1, 2, tzinfo=UTC)}, {"when": "2024-01-02 00:00:00+00:00"}),
-        (circular(), "<Unserializable Result: list>"),
-    ],
-    ids=["model", "datetime", "circular"],
-)
-async def test_every_result_can_be_stored(store: JobStore, result: object, stored: object) -> None:
-    await add_job(store, "j1")
-
-    await store.save_job_result("j1", result, 60)
-
-    assert json.loads((await read_hash(store, "j1"))["result"]) == stored
-
-
 async def test_a_result_that_redis_refuses_is_logged_and_raised(
     store: JobStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -507,59 +397,6 @@ async def test_a_dead_letter_that_redis_refuses_changes_nothing(
     assert fields["status"] == "PENDING"
     assert "last_error" not in fields
     assert await store.redis.ttl("rrq:job:j1") == -1
-
-
-async def bury(store: JobStore, *job_ids: str) -> None:
-    for job_id in job_ids:
-        await add_job(store, job_id)
-        await store.remove_job_from_queue("default", job_id)
-        await store.increment_job_retries(job_id)
-        await store.move_job_to_dlq(job_id, "default", "error", datetime.now(UTC))
-
-
-async def test_requeued_dead_letters_start_afresh(store: JobStore) -> None:
-    await bury(store, "j1")
-
-    assert await store.requeue_dlq("default", "second-chance") == 1
-
-    fields = await read_hash(store, "j1")
-    assert (fields["status"], fields["current_retries"]) == ("PENDING", "0")
-    assert fields["queue_name"] == "second-chance"
-    assert "completion_time" not in fields
-    assert await store.redis.ttl("rrq:job:j1") == -1
-    assert await store.get_ready_job_ids("second-chance", 5) == ["j1"]
-    assert await store.redis.llen(DLQ) == 0
-
-
-async def test_dead_letters_are_requeued_oldest_first_up_to_the_limit(store: JobStore) -> None:
-    await bury(store, "a", "b", "c")
-
-    assert await store.requeue_dlq("default", "default", limit=0) == 0
-    assert await store.requeue_dlq("default", "default", limit=2) == 2
-    assert sorted(await store.get_queued_job_ids("default")) == ["a", "b"]
-    assert await store.redis.lrange(DLQ, 0, -1) == [b"c"]
-    assert await store.requeue_dlq("default", "default") == 1
-    assert await store.requeue_dlq("default", "default") == 0
-
-
-async def test_dead_letters_whose_job_has_expired_are_dropped_and_not_counted(store: JobStore) -> None:
-    await bury(store, "gone", "here", "gone-too", "here-too")
-    await store.redis.delete("rrq:job:gone", "rrq:job:gone-too")
-
-    assert await store.requeue_dlq("default", "default", limit=2) == 2
-
-    assert sorted(await store.get_queued_job_ids("default")) == ["here", "here-too"]
-
-
-async def test_more_dead_letters_than_one_batch_are_all_requeued(store: JobStore) -> None:
-    async with store.redis.pipeline(transaction=False) as pipe:
-        for n in range(1203):
-            pipe.hset(f"rrq:job:{n}", mapping={"function_name": "send", "status": "FAILED"})
-            pipe.lpush(DLQ, str(n))
-        await pipe.execute()
-
-    assert await store.requeue_dlq("default", "default") == 1203
-    assert await store.redis.zcard(QUEUE) == 1203
 
 
 # Workers and monitoring

@@ -80,6 +80,7 @@ async def test_requeued_job_starts_with_all_its_attempts(store: JobStore, worker
 
 async def test_oldest_letters_go_first_and_the_limit_holds(store: JobStore, worker: SteppedWorker) -> None:
     await bury(store, worker, "1", "2", "3")
+    assert await store.requeue_dlq("default", "default", limit=0) == 0
     assert await store.requeue_dlq("default", "default", limit=2) == 2
     assert await dead_letters(store) == ["3"]
     assert await store.get_queued_job_ids(QUEUE) == ["1", "2"]

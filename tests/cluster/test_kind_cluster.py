@@ -20,7 +20,8 @@ from kubernetes_build import KUBECONFIG_VARIABLE, CannotHostKubernetes
 if TYPE_CHECKING:
     from control_plane import Cluster
 
-FIRST_STORY = Path(__file__).with_name("test_first_steps.py")
+ROOT = Path(__file__).parents[2]
+FIRST_STORY = ROOT / "tests" / "e2e" / "test_first_steps.py"
 
 
 @pytest.mark.docker
@@ -80,7 +81,7 @@ def run_first_story(cluster: Cluster) -> None:
     """Install the chart and run the example, as on any cluster that somebody names."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(FIRST_STORY)],
-        cwd=FIRST_STORY.parents[2],
+        cwd=ROOT,
         env={**os.environ, KUBECONFIG_VARIABLE: str(cluster.kubeconfig)},
         check=False,
         capture_output=True,

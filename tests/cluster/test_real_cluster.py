@@ -1,4 +1,4 @@
-"""The cluster that the stories run on leaves nothing on the machine of whoever ran them."""
+"""The cluster that tools/cluster starts for the stories leaves nothing on the machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from waiting import eventually
 if TYPE_CHECKING:
     from kubernetes_build import Programs
 
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # What goes by the number of a cluster, which the next one may take as soon as it is free.
 NUMBERED = ("interfaces", "routes", "control groups")
 
