@@ -65,12 +65,6 @@ def test_changes_nights_and_releases_have_a_workflow() -> None:
     }
 
 
-def test_one_command_runs_all_that_a_change_has_to_pass() -> None:
-    (targets,) = re.findall(r"^for target in (.*); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    scripts = "\n".join(scripts_of(ROOT / ".github" / "workflows" / "test.yml"))
-    assert targets.split() == MAKE.findall(scripts)
-
-
 @each_workflow
 def test_every_make_target_is_one_of_the_makefile(file: Path) -> None:
     assert set(MAKE.findall("\n".join(scripts_of(file)))) <= find_targets()
