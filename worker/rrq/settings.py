@@ -47,6 +47,8 @@ _FRAMES_TO_CALLER: Final = 4
 class RRQSettings(RedisSettings):
     """The configuration of one application."""
 
+    # What the application brings
+
     on_startup: Callable[[], Awaitable[None]] | None = Field(
         default=None, description="Awaited once before a worker claims its first job."
     )
@@ -70,6 +72,8 @@ class RRQSettings(RedisSettings):
     metrics_exporter: str | None = Field(
         default=None, description="'prometheus', 'statsd' or the dotted path of an exporter class."
     )
+
+    # Jobs
 
     default_queue_name: str = Field(default=DEFAULT_QUEUE_NAME, description="Queue of jobs that name none.")
     default_dlq_name: str = Field(
@@ -134,6 +138,8 @@ class RRQSettings(RedisSettings):
             "Limit. Workers publish them when they start; 'rrq limit' changes them at run time."
         ),
     )
+
+    # Worker
 
     worker_queue_weights: dict[str, float] = Field(
         default_factory=dict,

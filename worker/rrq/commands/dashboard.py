@@ -1,6 +1,7 @@
 """``rrq dashboard``: serve the web page that shows queues, workers, jobs and dead letters."""
 
 import asyncio
+import os
 import secrets
 import signal
 from pathlib import Path
@@ -144,8 +145,11 @@ def dashboard(
     try:
         asyncio.run(_serve(settings, options, (host, port)))
     except OSError as error:
+        # asyncio puts the address into its text, in a form that differs between versions of Python.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
         raise Refusal(
-            f"ERROR: Cannot listen on {http}: {error.strerror or error}. Choose another address with --http."
+            f"ERROR: Cannot listen on {http}: {reason}. Choose another address with --http."
         ) from error
 
 

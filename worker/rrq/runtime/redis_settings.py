@@ -20,6 +20,8 @@ class RedisSettings(BaseSettings):
         hide_input_in_errors=True,
     )
 
+    # Redis
+
     redis_dsn: str = Field(
         default="redis://localhost:6379/0",
         # It may hold a password, and settings get printed.
